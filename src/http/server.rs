@@ -24,7 +24,6 @@ use tokio_util::task::TaskTracker;
 use super::auth::origin::Routes;
 pub use super::connections::ConnectionBounds;
 use super::connections::activity::watched;
-use super::connections::request::OpenRequest;
 use super::connections::{Admitted, Connections};
 use super::unsent::{ConnectionProgress, ExpectedResponse, StreamExecutor};
 use crate::telemetry::metrics::ConnectionMetrics;
@@ -122,7 +121,7 @@ pub(super) async fn serve_connection(
     let progress = ConnectionProgress::begin();
     let service = service_fn(|mut request: Request<Incoming>| {
         let response = ExpectedResponse::to(&mut request, &routes.unsent, &progress);
-        let open = OpenRequest::new(activity.clone(), request.version());
+        let open = admitted.begin(&request);
         request.extensions_mut().insert(admitted.handle());
         let answer = routes.call(request);
         async move { answer.await.map(|it| response.count(it).map(|body| open.answered(body))) }
@@ -137,10 +136,11 @@ pub(super) async fn serve_connection(
     });
     let mut served = std::pin::pin!(builder.serve_connection(stream, service));
     tokio::select! {
-        // First, so that a request that has arrived is served, however late this task runs.
         biased;
-        ended = served.as_mut() => return note(ended),
+        // First, so that nothing more is read: a request would be ended at once.
         () = connection.evicted.cancelled() => return,
+        // Next, so that a request that has arrived is served, however late this task runs.
+        ended = served.as_mut() => return note(ended),
         () = stuck.as_mut() => return,
         () = activity.expired() => {}
         () = connection.leave.cancelled() => {}
@@ -148,10 +148,10 @@ pub(super) async fn serve_connection(
     activity.set_leaving();
     served.as_mut().graceful_shutdown();
     tokio::select! {
-        // First, so that GOAWAY is written also where no time is left, as after a half-sent head.
         biased;
-        ended = served.as_mut() => note(ended),
         () = connection.evicted.cancelled() => {}
+        // Next, so that GOAWAY is written also where no time is left, as after a half-sent head.
+        ended = served.as_mut() => note(ended),
         () = stuck.as_mut() => {}
         () = activity.expired() => {}
         () = abort.cancelled() => {}

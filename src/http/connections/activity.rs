@@ -1,7 +1,7 @@
 //! Notes when a connection was last used, and tells when it has used up its time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::Version;
@@ -42,6 +42,8 @@ pub(crate) struct Activity {
     handlers: AtomicU32,
     /// Requests whose responses are not taken to their end, those with handlers included.
     open: AtomicU32,
+    /// The memory that these requests take.
+    open_bytes: AtomicUsize,
     is_http2: AtomicBool,
     is_authenticated: AtomicBool,
     is_leaving: AtomicBool,
@@ -57,14 +59,16 @@ impl Activity {
             head: AtomicU64::new(now),
             handlers: AtomicU32::new(0),
             open: AtomicU32::new(0),
+            open_bytes: AtomicUsize::new(0),
             is_http2: AtomicBool::new(false),
             is_authenticated: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
         }
     }
 
-    /// Notes that a request's head is complete.
-    pub(crate) fn request_begins(&self, version: Version) {
+    /// Notes that a request's head is complete, and how much memory the request takes.
+    pub(crate) fn request_begins(&self, version: Version, bytes: usize) {
+        self.open_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.is_http2.store(version == Version::HTTP_2, Ordering::Relaxed);
         self.handlers.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +83,8 @@ impl Activity {
     }
 
     /// Notes that the response was taken, or that its caller has left.
-    pub(crate) fn response_ends(&self) {
+    pub(crate) fn response_ends(&self, bytes: usize) {
+        self.open_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -105,6 +110,11 @@ impl Activity {
     /// Returns true while a request is open.
     pub(crate) fn is_busy(&self) -> bool {
         self.open.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns the memory that open requests take.
+    pub(crate) fn open_bytes(&self) -> usize {
+        self.open_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the time of the last progress, in milliseconds since the epoch of the listener.

@@ -14,8 +14,8 @@
 //! held, the holder of the most gives one up.
 //!
 //! A lock is taken when a connection is opened, closed, held first, used by a second tenant first,
-//! and when its memory changes: with its first bytes, with its first long read, and with a long
-//! head that has no end. Other requests read atomics of their own connection only.
+//! and when its memory changes: with its first bytes, with its first long read, with a long head
+//! that has no end, and when it has twice as many open requests as ever before. Other requests read atomics of their own connection only.
 
 pub(super) mod activity;
 mod memory;
@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::http::Request;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
@@ -38,9 +39,13 @@ use tokio_util::sync::CancellationToken;
 use self::activity::{Activity, millis_since};
 use self::memory::Meter;
 use self::queue::Rank;
+use self::request::OpenRequest;
 use self::table::{Table, Victims};
 use crate::common::ids::TenantId;
 use crate::telemetry::metrics::ConnectionMetrics;
+
+/// Open requests of one connection that take no more than this are in its size already.
+const REQUESTS_FREE: usize = 16 * 1024;
 
 /// The bounds of one listener.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +94,9 @@ pub(super) struct Connection {
     rank: AtomicU64,
     /// The bytes that it counts for, changed under the table's lock.
     size: AtomicUsize,
+    /// The part of them that its buffers take, and the part for open requests.
+    buffers: AtomicUsize,
+    requests: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +194,8 @@ impl Connections {
             tenant: OnceLock::new(),
             rank: AtomicU64::new(0),
             size: AtomicUsize::new(table.size_of_new()),
+            buffers: AtomicUsize::new(memory::NEW),
+            requests: AtomicUsize::new(0),
         });
         table.insert(connection.clone());
         self.show(&table);
@@ -212,7 +222,9 @@ impl Connections {
     }
 
     /// Notes the memory that a connection takes.
-    fn resize(&self, connection: &Connection, size: usize) {
+    fn resize(&self, connection: &Connection) {
+        let size = connection.buffers.load(Ordering::Relaxed);
+        let size = size + connection.requests.load(Ordering::Relaxed);
         let mut table = self.table.lock();
         let victims = table.resize(connection, size, millis_since(self.epoch));
         self.show(&table);
@@ -279,6 +291,23 @@ impl Connection {
     fn set_size(&self, size: usize) {
         self.size.store(size, Ordering::Relaxed);
     }
+
+    /// Notes the memory of the buffers. Returns true if it has changed.
+    fn set_buffers(&self, bytes: usize) -> bool {
+        self.buffers.swap(bytes, Ordering::Relaxed) != bytes
+    }
+
+    /// Takes note of the memory of open requests. Returns true if it counts otherwise now: that is
+    /// seldom, so that requests do without the table's lock.
+    fn update_requests(&self) -> bool {
+        let counted = self.requests.load(Ordering::Relaxed);
+        let open = self.activity.open_bytes();
+        if open <= counted.max(REQUESTS_FREE) && open >= counted / 8 {
+            return false;
+        }
+        let bytes = if open <= REQUESTS_FREE { 0 } else { open.next_power_of_two() };
+        self.requests.swap(bytes, Ordering::Relaxed) != bytes
+    }
 }
 
 impl ConnectionHandle {
@@ -306,6 +335,15 @@ impl Admitted {
         ConnectionHandle { connection, connections }
     }
 
+    /// Notes that a request on the connection has begun.
+    pub(super) fn begin(&self, request: &Request<impl Sized>) -> OpenRequest {
+        let open = OpenRequest::new(self.connection.activity.clone(), request);
+        if self.connection.update_requests() {
+            self.connections.resize(&self.connection);
+        }
+        open
+    }
+
     /// Follows the memory that the connection takes, by what arrives on its stream.
     pub(super) fn measured<T: AsyncRead + AsyncWrite + Unpin>(
         &self,
@@ -313,15 +351,15 @@ impl Admitted {
     ) -> impl AsyncRead + AsyncWrite + Unpin + use<T> {
         let Self { connection, connections } = self;
         let (connection, connections) = (connection.clone(), connections.clone());
-        let (mut meter, mut size) = (Meter::default(), memory::NEW);
+        let mut meter = Meter::default();
         InspectReader::new(stream, move |bytes: &[u8]| {
             if bytes.is_empty() {
                 return;
             }
-            let now = meter.read(bytes, connection.activity.is_in_head());
-            if now != size {
-                size = now;
-                connections.resize(&connection, size);
+            let buffers = meter.read(bytes, connection.activity.is_in_head());
+            // Both, whatever the first one says.
+            if connection.set_buffers(buffers) | connection.update_requests() {
+                connections.resize(&connection);
             }
         })
     }

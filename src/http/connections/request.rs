@@ -4,14 +4,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::http::Version;
+use axum::http::Request;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use super::activity::Activity;
 
+/// The memory of a request without its body and its answer: its task, its stream, and its routes.
+const REQUEST: usize = 4 * 1024;
+/// The memory of a field of its head, without the text.
+const FIELD: usize = 128;
+
 /// One open request. Dropped when its response was taken, or its caller has left.
 pub(crate) struct OpenRequest {
     activity: Arc<Activity>,
+    bytes: usize,
     handler_runs: bool,
 }
 
@@ -22,9 +28,10 @@ pub(crate) struct OpenBody<B> {
 }
 
 impl OpenRequest {
-    pub(crate) fn new(activity: Arc<Activity>, version: Version) -> Self {
-        activity.request_begins(version);
-        Self { activity, handler_runs: true }
+    pub(crate) fn new<B>(activity: Arc<Activity>, request: &Request<B>) -> Self {
+        let bytes = REQUEST + request.headers().len() * FIELD;
+        activity.request_begins(request.version(), bytes);
+        Self { activity, bytes, handler_runs: true }
     }
 
     /// Notes that the handler has answered with this body.
@@ -43,7 +50,7 @@ impl OpenRequest {
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.handler_ends();
-        self.activity.response_ends();
+        self.activity.response_ends(self.bytes);
     }
 }
 

@@ -33,7 +33,7 @@ async fn the_first_head_is_waited_for_from_the_start() {
 #[tokio::test(start_paused = true)]
 async fn a_request_may_take_its_time_and_so_may_the_next_one_to_come() {
     let (activity, mut stream, mut client) = connection();
-    activity.request_begins(Version::HTTP_11);
+    activity.request_begins(Version::HTTP_11, 0);
     assert!(timeout(10 * IDLE_MAX, activity.expired()).await.is_err());
     activity.handler_ends();
     assert!(timeout(IDLE_MAX / 2, activity.expired()).await.is_err());
@@ -46,7 +46,7 @@ async fn a_request_may_take_its_time_and_so_may_the_next_one_to_come() {
 #[tokio::test(start_paused = true)]
 async fn idleness_ends_and_a_flowing_answer_is_not_idle() {
     let (activity, mut stream, _client) = connection();
-    activity.request_begins(Version::HTTP_11);
+    activity.request_begins(Version::HTTP_11, 0);
     activity.handler_ends();
     sleep(IDLE_MAX / 2).await;
     stream.write_all(b"more of the answer").await.unwrap();
@@ -56,7 +56,7 @@ async fn idleness_ends_and_a_flowing_answer_is_not_idle() {
 #[tokio::test(start_paused = true)]
 async fn control_frames_do_not_keep_an_idle_http2_connection() {
     let (activity, mut stream, mut client) = connection();
-    activity.request_begins(Version::HTTP_2);
+    activity.request_begins(Version::HTTP_2, 0);
     assert!(timeout(10 * IDLE_MAX, activity.expired()).await.is_err());
     activity.handler_ends();
     sleep(IDLE_MAX / 2).await;
@@ -76,10 +76,10 @@ async fn without_a_key_idleness_is_short_and_a_running_request_has_no_limit() {
     for version in [Version::HTTP_11, Version::HTTP_2] {
         let (activity, ..) = connection();
         activity.set_authenticated(false);
-        activity.request_begins(version);
+        activity.request_begins(version, 0);
         assert!(timeout(IDLE_MAX, activity.expired()).await.is_err());
         activity.handler_ends();
-        activity.response_ends();
+        activity.response_ends(0);
         assert!(about(runs_out_after(&activity).await, UNAUTHENTICATED_IDLE_MAX), "{version:?}");
     }
 }

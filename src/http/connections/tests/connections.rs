@@ -39,7 +39,7 @@ fn id(tenant: &str) -> TenantId {
 }
 
 fn begin(admitted: &Admitted) {
-    admitted.connection.activity.request_begins(Version::HTTP_11);
+    admitted.connection.activity.request_begins(Version::HTTP_11, 0);
 }
 
 fn leaves(admitted: &Admitted) -> bool {
@@ -65,7 +65,7 @@ async fn a_newcomer_takes_the_place_of_the_longest_idle_one_that_nobody_holds() 
     advance(Duration::from_millis(5)).await;
     begin(&new[1]);
     new[1].connection.activity.handler_ends();
-    new[1].connection.activity.response_ends();
+    new[1].connection.activity.response_ends(0);
     connections.make_room();
     assert_eq!(new.each_ref().map(is_evicted), [false, false, true]);
     connections.make_room();
@@ -189,6 +189,12 @@ async fn nothing_is_left_of_closed_connections() {
     assert!(table.is_empty());
 }
 
+/// Lets a connection have buffers of so many bytes.
+fn grow(connections: &Arc<Connections>, admitted: &Admitted, bytes: usize) {
+    admitted.connection.set_buffers(bytes);
+    connections.resize(&admitted.connection);
+}
+
 /// Connections of which only memory is a bound.
 fn bounded_by_memory() -> Arc<Connections> {
     connections(usize::MAX, None)
@@ -202,17 +208,17 @@ async fn connections_that_grow_end_the_longest_idle_ones() {
         all.push(admit(&connections).await);
     }
     for admitted in &all[500..] {
-        connections.resize(&admitted.connection, 256 * 1024);
+        grow(&connections, admitted, 256 * 1024);
     }
     // 500 of 8 KiB and 500 of 256 KiB are 928 KiB too much.
     assert_eq!(all.iter().filter(|it| is_evicted(it)).count(), 928 / 8);
     assert!(all[..928 / 8].iter().all(is_evicted), "the longest idle ones first");
-    connections.resize(&all[999].connection, 64 << 20);
+    grow(&connections, &all[999], 64 << 20);
     assert!(!is_evicted(&all[999]));
     close_evicted(&mut all);
     assert!(connections.table.lock().bytes_not_closed() <= table::BYTES_MAX);
     for admitted in &all {
-        connections.resize(&admitted.connection, 8 * 1024);
+        grow(&connections, admitted, 8 * 1024);
     }
     admit(&connections).await;
     drop(all);
@@ -224,14 +230,14 @@ async fn a_tenant_whose_connections_grow_gives_up_its_own() {
     let connections = bounded_by_memory();
     let other = held(&connections, 90, &["other"]).await;
     let greedy = held(&connections, 100, &["greedy"]).await;
-    greedy.iter().for_each(|it| connections.resize(&it.connection, 1 << 20));
+    greedy.iter().for_each(|it| grow(&connections, it, 1 << 20));
     // Nearly 96 MiB for tenants, a quarter of all is kept.
     assert_eq!(greedy.iter().filter(|it| leaves(it)).count(), 5);
     assert!(!greedy.iter().any(is_evicted) && !other.iter().any(leaves));
     // More of them would be too many: one goes for each that comes.
     held(&connections, 3, &["greedy"]).await;
     let newcomer = admit(&connections).await;
-    connections.resize(&newcomer.connection, 3 << 20);
+    grow(&connections, &newcomer, 3 << 20);
     newcomer.handle().used_by(&id("third")).expect("not refused");
     assert_eq!(greedy.iter().filter(|it| leaves(it)).count(), 5 + 3);
 }
@@ -251,4 +257,46 @@ async fn newcomers_that_come_fast_do_not_wait_for_one_eviction_each() {
     let leave = CancellationToken::new();
     let newcomer = connections.admit(PEER, &leave);
     assert!(timeout(Duration::from_secs(1), newcomer).await.is_err(), "none is closed yet");
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_requests_count_with_their_fields_and_no_longer_than_they_are_open() {
+    let connections = bounded_by_memory();
+    let admitted = admit(&connections).await;
+    let size = || admitted.connection.size();
+    let small = Request::new(());
+    let few: Vec<_> = (0..4).map(|_| admitted.begin(&small)).collect();
+    assert_eq!(size(), memory::NEW, "a few are part of its size");
+    let many: Vec<_> = (0..100).map(|_| admitted.begin(&small)).collect();
+    assert!(size() >= memory::NEW + 104 * 4096, "{}", size());
+    drop((few, many));
+    let _next = admitted.begin(&small);
+    assert_eq!(size(), memory::NEW);
+    let mut large = Request::new(());
+    for _ in 0..500 {
+        large.headers_mut().append("x", "y".parse().unwrap());
+    }
+    let large = admitted.begin(&large);
+    assert!(size() >= memory::NEW + 64 * 1024, "{}", size());
+    drop(large);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_requests_ends_connections_before_it_takes_too_much() {
+    let connections = bounded_by_memory();
+    let mut all = vec![];
+    for _ in 0..1000 {
+        all.push(admit(&connections).await);
+    }
+    let small = Request::new(());
+    let mut open = vec![];
+    for admitted in &all {
+        if !is_evicted(admitted) {
+            advance(Duration::from_millis(1)).await;
+            open.extend((0..200).map(|_| admitted.begin(&small)));
+        }
+    }
+    let table = connections.table.lock();
+    assert!(open.len() * 4096 <= table::BYTES_MAX, "{} requests", open.len());
+    assert!(table.bytes_not_closed() <= 2 * table::BYTES_MAX);
 }
