@@ -212,11 +212,11 @@ impl IntoResponse for HttpError {
 }
 
 impl From<ShareUsed> for HttpError {
-    fn from(ShareUsed { held }: ShareUsed) -> Self {
+    fn from(ShareUsed { held, max }: ShareUsed) -> Self {
         let detail = format!(
-            "there is no room for more connections of tenants, and your tenant holds the most, \
-             {held}, with a request on each: wait until one has ended, or send more requests on \
-             fewer connections (HTTP/2)"
+            "tenants may hold {max} connections like yours together, and your tenant holds the \
+             most, {held}, with a request on each: wait until one has ended, or send more requests \
+             on fewer connections (HTTP/2)"
         );
         CallError::busy(LimitUse::new("connections", max, held), detail).into()
     }

@@ -1,5 +1,6 @@
 //! Connections without a key, and requests that have no end.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,6 +10,7 @@ use super::apart::Flood;
 use super::frames::Frames;
 use super::gateway::Gateway;
 use super::neighbour::Neighbour;
+use super::servers::bundled;
 use super::{Aim, Row};
 use crate::target::Tenant;
 
@@ -33,7 +35,7 @@ pub const ROWS: &[Row] = &[
         does: "17,000 over HTTP/2 without a key, 0.2 ms each",
         settings,
         hostile: |gateway| flood(gateway, FAST, healthz()),
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
     Row {
@@ -41,7 +43,7 @@ pub const ROWS: &[Row] = &[
         does: "the same over HTTP/1",
         settings,
         hostile: |gateway| flood(gateway, FAST, HEALTHZ.into()),
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
     Row {
@@ -61,7 +63,7 @@ pub const ROWS: &[Row] = &[
             frames.fill_header_table(8_000);
             flood(gateway, SLOW, frames.into_bytes())
         },
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
     Row {
@@ -97,7 +99,7 @@ pub const ROWS: &[Row] = &[
             request.pop();
             flood(gateway, SLOW, request)
         },
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
     Row {
@@ -110,12 +112,19 @@ pub const ROWS: &[Row] = &[
             (0..100).for_each(|_| frames.call(tenant, "/v1/servers/std/tools/echo", "{", false));
             flood(gateway, STEADY, frames.into_bytes())
         },
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
 ];
 
 const HEALTHZ: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+/// Twenty calls of 10 ms at once.
+pub const SLEEPS: Neighbour = Neighbour {
+    callers: 20,
+    request: |tenant| tenant.call("std", "sleep", "", r#"{"ms":10}"#),
+    answer: "slept 10 ms",
+};
 
 /// Each call is a newcomer's.
 const NEWCOMER: Neighbour = Neighbour {
@@ -124,8 +133,8 @@ const NEWCOMER: Neighbour = Neighbour {
     answer: "slept 10 ms",
 };
 
-fn settings(_: &std::path::Path) -> Result<String> {
-    Ok("[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n".to_owned())
+fn settings(_: &Path) -> Result<String> {
+    Ok(bundled(""))
 }
 
 fn healthz() -> Vec<u8> {

@@ -7,9 +7,10 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 
 use super::apart::Flood;
+use super::connections::SLEEPS;
 use super::frames::Frames;
-use super::gateway::{FAKE, Gateway};
-use super::neighbour::Neighbour;
+use super::gateway::Gateway;
+use super::servers::{bundled, fake};
 use super::{Aim, Row};
 
 /// The bytes of an answer: far more than the buffers of a socket hold.
@@ -30,7 +31,7 @@ pub const ROWS: &[Row] = &[
             let tenant = gateway.tenant("hostile");
             over_http2(gateway, |frames| frames.call(tenant, CALLS, ANSWER, true))
         },
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
     Row {
@@ -41,7 +42,7 @@ pub const ROWS: &[Row] = &[
             let key = &gateway.tenant("hostile").key;
             over_http2(gateway, |frames| frames.get(LISTS, Some(key)))
         },
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
     Row {
@@ -52,7 +53,7 @@ pub const ROWS: &[Row] = &[
             let tenant = gateway.tenant("hostile");
             flood(gateway, tenant.call("fake", "big", "", ANSWER))
         },
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
     Row {
@@ -65,18 +66,14 @@ pub const ROWS: &[Row] = &[
                 format!("GET {LISTS} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {key}\r\n\r\n");
             flood(gateway, list.repeat(STREAMS).into_bytes())
         },
-        neighbour: Neighbour::USUAL,
+        neighbour: SLEEPS,
         aim: Aim::USUAL,
     },
 ];
 
 fn settings(dir: &Path, hostile: &str) -> Result<String> {
-    let log = format!("log={}", dir.join("fake.log").display());
-    Ok(format!(
-        "[servers.std]\ncommand = \"trunkline\"\nargs = [\"std\"]\n\
-         [servers.fake]\ncommand = \"python3\"\nargs = [\"-I\", \"-S\", {FAKE:?}, {log:?}]\n\
-         [tenants.hostile]\nservers = [\"*\"]\n{hostile}\n"
-    ))
+    let servers = bundled("") + &fake(dir, &[], "");
+    Ok(format!("{servers}[tenants.hostile]\nservers = [\"*\"]\n{hostile}\n"))
 }
 
 fn over_http2(gateway: &Gateway, request: impl Fn(&mut Frames)) -> JoinSet<()> {

@@ -137,6 +137,8 @@ enum NotAdmitted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ShareUsed {
     pub(super) held: usize,
+    /// The most that all tenants together may hold, if all were as large.
+    pub(super) max: usize,
 }
 
 impl Connections {

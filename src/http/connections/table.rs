@@ -205,7 +205,8 @@ impl Table {
             let Some(victim) = self.longest_idle_of(&from, now) else { break };
             if from == *holder && *holder != Holder::Several && victim.activity.is_busy() {
                 let held = self.by_holder.get(holder).map_or(0, Queue::len);
-                return Err(ShareUsed { held });
+                let average = own.max(size) / held.max(1);
+                return Err(ShareUsed { held, max: self.held_max() / average.max(1) });
             }
             self.release(&victim);
             leaving.push(victim);

@@ -103,7 +103,7 @@ async fn a_tenant_that_takes_all_it_can_leaves_a_quarter() {
     greedy.iter().for_each(begin);
     let newcomer = admit(&connections).await;
     let refused = newcomer.handle().used_by(&id("greedy"));
-    assert_eq!(refused, Err(ShareUsed { held: 12 }));
+    assert_eq!(refused, Err(ShareUsed { held: 12, max: 12 }));
     newcomer.handle().used_by(&id("other")).expect("another tenant gets in");
     assert_eq!(greedy.iter().filter(|it| leaves(it)).count(), 3, "at the cost of the greedy one");
 }
