@@ -15,7 +15,8 @@
 //!
 //! A lock is taken when a connection is opened, closed, held first, used by a second tenant first,
 //! and when its memory changes: with its first bytes, with its first long read, with a long head
-//! that has no end, and when it has twice as many open requests as ever before. Other requests read atomics of their own connection only.
+//! that has no end, and when its open requests take twice what was counted for them, or an eighth.
+//! Other requests read atomics of their own connection only.
 
 pub(super) mod activity;
 mod memory;

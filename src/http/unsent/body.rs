@@ -11,9 +11,9 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use super::progress::{PieceProgress, ResponseProgress};
 use crate::common::byte_budget::{BytePermit, TenantBytes};
 
-/// Longer bodies of HTTP/2 are given to h2 without their last byte at first. Shorter ones only while
-/// h2 holds other bytes of the connection, which it writes together with that byte: on its own, the
-/// byte would be one more packet.
+/// Longer bodies of HTTP/2 are given to h2 without their last byte at first. Shorter ones only
+/// while h2 holds other bytes of the connection, which it writes together with that byte: on its
+/// own, the byte would be one more packet.
 const LONG: usize = 16 * 1024;
 
 /// A body whose bytes count until they are written.
@@ -44,9 +44,9 @@ impl UnsentBody {
         Self { inner, last: None, progress, account, is_http2 }
     }
 
-    /// Splits the last byte from a piece that may get stuck. h2 sends what was given to it without asking again,
-    /// and nobody can end the stream once the end was given to it. With the last byte kept back,
-    /// hyper goes on waiting until the client has opened its window for all that comes before.
+    /// Splits the last byte from a piece that may get stuck. h2 sends what was given to it without
+    /// asking again, and nobody can end the stream once the end was given to it. With the last byte
+    /// kept back, hyper goes on waiting until the client has opened its window for all before it.
     fn split(&mut self, mut data: Bytes) -> Bytes {
         let is_split = data.len() > LONG || data.len() > 1 && self.progress.has_company();
         if self.is_http2 && is_split {
