@@ -17,6 +17,7 @@
 //! - [`cluster`]: the other replicas, and requests between them
 //! - [`store`]: the database; the only place with SQL
 //! - [`protocol`]: JSON-RPC and MCP messages, pure
+//! - [`events`]: what happens, told once, to those who want to hear it
 //! - [`pins`]: tool definitions, compared and approved
 //! - [`config`]: what is configured, checked, with its defaults
 //! - [`telemetry`]: logs and metrics
@@ -34,6 +35,7 @@ pub mod cli;
 pub mod cluster;
 pub mod common;
 pub mod config;
+pub mod events;
 pub mod gateway;
 pub mod http;
 pub mod pins;

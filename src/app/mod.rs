@@ -2,6 +2,7 @@
 
 pub mod announce;
 pub mod background;
+mod call_log;
 pub mod config_watch;
 pub mod descriptors;
 mod join;
@@ -23,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use self::call_log::CallLogTask;
 use self::descriptors::ConnectionLimits;
 use self::join::JoinedCluster;
 use crate::app::background::TenantServices;
@@ -34,7 +36,7 @@ use crate::gateway::Gateway;
 use crate::http::server::ConnectionBounds;
 use crate::http::{self, AppState};
 use crate::registry::Registry;
-use crate::telemetry::logging;
+use crate::telemetry::logging::{self, LineLog};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::tasks::restart_on_panic;
 
@@ -53,6 +55,7 @@ pub struct App {
     listener: TcpListener,
     ops_listener: Option<TcpListener>,
     cluster: Option<JoinedCluster>,
+    call_log: CallLogTask,
     servers: TaskTracker,
     stop_servers: CancellationToken,
 }
@@ -85,6 +88,7 @@ impl App {
             Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
         let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
         let (directory, oauth) = (tenants.directory.clone(), tenants.oauth.clone());
+        let call_log = CallLogTask::open(&config.log, &metrics, gateway.events())?;
         let mut state = AppState::new(gateway, directory, oauth, &config);
         if let Some(cluster) = &mut cluster {
             let attached = cluster.attach(state, &config).await;
@@ -99,6 +103,7 @@ impl App {
             listener,
             ops_listener,
             cluster,
+            call_log,
             servers,
             stop_servers,
         })
@@ -107,6 +112,11 @@ impl App {
     /// Reloads the configuration when its files change, and when `asked` is notified.
     pub fn with_config_watch(self, watch: ConfigWatch, asked: Arc<Notify>) -> Self {
         Self { watch: Some((watch, asked)), ..self }
+    }
+
+    /// Returns the log whose file is opened again on SIGHUP.
+    pub fn line_log(&self) -> LineLog {
+        self.call_log.lines.clone()
     }
 
     /// Returns the address for callers.
@@ -175,12 +185,14 @@ impl App {
                 registry: self.state.gateway().registry().clone(),
                 directory: self.tenants.directory.clone(),
                 metrics: self.metrics.config(),
+                events: self.state.gateway().events().clone(),
             };
             let metrics = self.metrics.clone();
             AbortOnDropHandle::new(tokio::spawn(async move {
                 restart_on_panic(&metrics, "reload", &mut reload, |it| it.run().boxed()).await;
             }))
         });
+        let logging = self.call_log.start(&self.metrics);
         let calls = self.state.calls().start(&self.metrics);
         let tenants = self.tenants.start(self.state.gateway().clone(), &self.metrics);
         shutdown.await;
@@ -223,6 +235,7 @@ impl App {
         };
         // After the last call, so that its usage is written too.
         tenants.stop(leave).await;
+        logging.stop();
         tracing::info!("shut down");
     }
 }

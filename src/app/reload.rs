@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use super::config_watch::ConfigWatch;
 use crate::config::{Config, Difference};
+use crate::events::{Event, Events, Kinds};
 use crate::registry::Registry;
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::tenants::Directory;
@@ -28,6 +29,7 @@ pub struct Reload {
     pub registry: Registry,
     pub directory: Arc<Directory>,
     pub metrics: ConfigMetrics,
+    pub events: Events,
 }
 
 impl Reload {
@@ -45,6 +47,9 @@ impl Reload {
                 Err(problem) => {
                     self.metrics.failed.inc();
                     tracing::error!("the configuration is invalid, and stays as it was: {problem}");
+                    self.events.tell(Kinds::CONFIGURATION, || Event::ConfigurationRejected {
+                        problem: problem.into(),
+                    });
                 }
             }
         }
@@ -77,6 +82,11 @@ impl Reload {
             "configuration read again: servers: {servers}; tenants: {tenants}; \
              other settings changed: {settings}"
         );
+        self.events.tell(Kinds::CONFIGURATION, || Event::ConfigurationChanged {
+            servers: servers.to_string().into(),
+            tenants: tenants.to_string().into(),
+            settings: settings.as_str().into(),
+        });
         if !needs_restart.is_empty() {
             tracing::warn!("changed, but needs a restart: {}", needs_restart.join(", "));
         }

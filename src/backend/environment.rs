@@ -19,6 +19,7 @@ use super::supervise::restart_policy::Budget;
 use crate::common::ids::{ServerId, TenantId};
 use crate::common::offload::Offload;
 use crate::common::policy::Rate;
+use crate::events::Events;
 use crate::telemetry::metrics::Metrics;
 
 /// Bounds of how many instances of shared servers start at once, which is half the number of
@@ -55,6 +56,7 @@ pub struct Environment {
     gates: Arc<Mutex<Gates>>,
     pub metrics: Metrics,
     pub pins: Arc<Pins>,
+    pub events: Events,
     /// Runs long computations.
     pub offload: Offload,
 }
@@ -76,6 +78,7 @@ impl Environment {
             gates: Arc::default(),
             metrics,
             pins: Arc::default(),
+            events: Events::default(),
             offload: Offload::new(),
         }
     }

@@ -12,6 +12,8 @@ use super::changes::mailbox::Lists;
 use super::connection::Connection;
 use super::instance::pool::{Load, ReadyInstance};
 use super::instance::tools::ToolSet;
+use crate::events::event::ChangedInstance;
+use crate::events::{Event, InstanceChange, Kinds};
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::results::{Implementation, ServerCapabilities};
 
@@ -130,6 +132,20 @@ impl RunState {
         }
     }
 
+    fn change(&self) -> InstanceChange {
+        let left = |until: &Instant| until.saturating_duration_since(Instant::now());
+        match self {
+            Self::Idle | Self::Stopped => InstanceChange::Stopped,
+            Self::Starting => InstanceChange::Starting,
+            Self::Ready(ready) => InstanceChange::Ready { tools: ready.tools.iter().count() },
+            Self::Backoff { until, .. } => InstanceChange::Backoff { retry_in: left(until) },
+            Self::Quarantined { until, .. } => {
+                InstanceChange::Quarantined { retry_in: left(until) }
+            }
+            Self::Draining => InstanceChange::Draining,
+        }
+    }
+
     /// Returns the name that operators and callers see.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -171,6 +187,7 @@ impl Backend {
             _ => None,
         };
         let _changing = self.changing_state.lock();
+        self.tell_change(number, || state.change());
         let whole = self.pool.set_state(number, state, ready);
         self.resize_queue();
         if !matches!(whole, RunState::Idle | RunState::Starting) {
@@ -181,6 +198,15 @@ impl Backend {
         if self.is_active() {
             self.update_up_metrics();
         }
+    }
+
+    /// Tells of a change of an instance.
+    pub(super) fn tell_change(&self, instance: usize, change: impl FnOnce() -> InstanceChange) {
+        self.environment.events.tell(Kinds::INSTANCES, || {
+            let (server, tenant) = (self.id.clone(), self.environment.tenant.clone());
+            let change = change();
+            Event::InstanceChanged(Arc::new(ChangedInstance { server, tenant, instance, change }))
+        });
     }
 
     /// Shows how much of the server can be called. During a rollover the active backend shows it.

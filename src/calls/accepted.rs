@@ -242,7 +242,7 @@ impl CallsInner {
         let Some((caller, admission)) = permits else {
             let server = call.request.server.id().to_string();
             let gone = CallError::ServerNotFound { server };
-            self.keep(&open, Ok(Outcome::of_error(&gone, self.render)), true).await;
+            self.keep(&open, Ok(Outcome::of_error(&gone, open.id, self.render)), true).await;
             return guard.disarm();
         };
         // Rights and servers may have changed since the call was accepted.
@@ -290,7 +290,7 @@ impl CallsInner {
             }
             Err(error) => Err(error),
         };
-        self.keep(&open, Ok(Outcome::of(result, self.render)), true).await;
+        self.keep(&open, Ok(Outcome::of(result, open.id, self.render)), true).await;
         guard.disarm();
     }
 
@@ -360,7 +360,9 @@ impl CallsInner {
         let (Some(arguments), Some(server)) = (arguments, self.gateway.registry().get(&server))
         else {
             let gone = CallError::ServerNotFound { server };
-            return self.keep(&open, Ok(Outcome::of_error(&gone, self.render)), true).await;
+            return self
+                .keep(&open, Ok(Outcome::of_error(&gone, open.id, self.render)), true)
+                .await;
         };
         let details = Details::stored(&claimed.request);
         let fingerprint = open.fingerprint.clone();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::CallsInner;
 use super::open_calls::{Identity, OpenCall, Phase, Settlement};
@@ -14,8 +14,8 @@ use super::refusal::Refusal;
 use super::request::{CallRequest, Details};
 use super::storing::StoredText;
 use super::writer::Confirmation;
-use crate::common::ids::ServerId;
-use crate::gateway::{CallError, Caller};
+use crate::common::ids::{CallId, ServerId};
+use crate::gateway::{CallError, Caller, RefusedCall};
 use crate::store::{CallState, EndedCall, NewCall};
 use crate::tenants::limits::{Admission, Cost};
 
@@ -58,7 +58,7 @@ impl CallsInner {
     ) -> Result<Admission, Refused> {
         for _ in 0..ROUNDS_MAX {
             // A tenant at a bound of its own may still ask for calls that it made before.
-            let (admission, refusal) = match self.hold(open, caller).await {
+            let (admission, refusal) = match self.hold(open, caller, request).await {
                 Ok(admission) => (Some(admission), None),
                 Err(refusal) => (None, Some(refusal)),
             };
@@ -87,16 +87,45 @@ impl CallsInner {
     }
 
     /// Takes the permit of a call that begins; it was charged before.
-    async fn hold(&self, open: &OpenCall, caller: &Caller) -> Result<Admission, Settlement> {
+    async fn hold(
+        &self,
+        open: &OpenCall,
+        caller: &Caller,
+        request: &CallRequest,
+    ) -> Result<Admission, Settlement> {
         self.has_room(open).map_err(Settlement::refused)?;
         let admission = caller.tenant.admit(Cost::PaidCall).await;
-        admission.map_err(|refusal| self.failed(&refusal.into()))
+        admission.map_err(|refusal| {
+            let error = CallError::from(refusal);
+            self.tell_refused(open, caller, request, &error);
+            self.failed(open.id, &error)
+        })
     }
 
     /// Returns the settlement of a call that was refused before it had a record.
-    pub(super) fn failed(&self, error: &CallError) -> Settlement {
-        let outcome = Arc::new(Outcome::of_error(error, self.render));
+    pub(super) fn failed(&self, call: CallId, error: &CallError) -> Settlement {
+        let outcome = Arc::new(Outcome::of_error(error, call, self.render));
         Settlement { identity: None, is_replay: false, result: Ok(outcome) }
+    }
+
+    fn tell_refused(
+        &self,
+        open: &OpenCall,
+        caller: &Caller,
+        request: &CallRequest,
+        error: &CallError,
+    ) {
+        self.gateway.tell_refused(RefusedCall {
+            id: open.id,
+            caller,
+            tags: request.details.tags(),
+            server: request.server.id().as_str(),
+            target: &request.tool,
+            arrived: Instant::now(),
+            size: request.arguments.as_str().len(),
+            code: error.code(),
+            error: Some(error),
+        });
     }
 
     pub(super) fn has_room(&self, open: &OpenCall) -> Result<(), Refusal> {
@@ -154,7 +183,7 @@ impl CallsInner {
         let call = request.call(open.id, None);
         let result = tokio::select! {
             result = self.gateway.call(caller, admission, call) => {
-                Ok(Outcome::of(result, self.render))
+                Ok(Outcome::of(result, open.id, self.render))
             }
             // Dropping the call cancels it.
             () = open.cancel.cancelled() => Err(Refusal::Cancelled { executed: Ran::Unknown }),

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
+use crate::common::ids::CallId;
 use crate::gateway::{CallError, Executed, Reply};
 use crate::protocol::mcp::results::ResultKind;
 
@@ -55,8 +56,8 @@ pub struct Outcome {
     pub retry_after: Option<Duration>,
 }
 
-/// Writes an error as its caller sees it: the status and the body.
-pub type RenderError = fn(&CallError) -> (u16, Bytes);
+/// Writes the error of a call as its caller sees it: the status and the body.
+pub type RenderError = fn(&CallError, CallId) -> (u16, Bytes);
 
 impl Ran {
     pub fn as_str(self) -> &'static str {
@@ -125,10 +126,10 @@ impl Head {
 }
 
 impl Outcome {
-    pub(super) fn of(outcome: Result<Reply, CallError>, render: RenderError) -> Self {
+    pub(super) fn of(outcome: Result<Reply, CallError>, call: CallId, render: RenderError) -> Self {
         match outcome {
             Ok(reply) => Self::of_reply(reply),
-            Err(error) => Self::of_error(&error, render),
+            Err(error) => Self::of_error(&error, call, render),
         }
     }
 
@@ -145,8 +146,8 @@ impl Outcome {
         Self { head, body: reply.result, retry_after: None }
     }
 
-    pub(super) fn of_error(error: &CallError, render: RenderError) -> Self {
-        let (status, body) = render(error);
+    pub(super) fn of_error(error: &CallError, call: CallId, render: RenderError) -> Self {
+        let (status, body) = render(error, call);
         let head = Head {
             status,
             outcome: OutcomeKind::Error,

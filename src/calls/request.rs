@@ -10,6 +10,7 @@ use super::batch::accepted::BatchDetails;
 use super::key::{Fingerprint, IdempotencyKey};
 use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
+use crate::events::CallTags;
 use crate::gateway::{BeginMark, Call, Operation, ToolName};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
@@ -64,6 +65,10 @@ impl Details {
         serde_json::from_str(json).unwrap_or_default()
     }
 
+    pub(super) fn tags(&self) -> CallTags {
+        CallTags { request_id: self.request_id.clone(), labels: self.labels.clone() }
+    }
+
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
@@ -87,6 +92,9 @@ impl CallRequest {
             deadline: arrived + self.details.timeout(),
             deadline_max: None,
             fairness_key: self.details.fairness_key,
+            tags: self.details.tags(),
+            // A keyed call is answered at once; an asynchronous one waits on.
+            waits_for_limits: begin_mark.is_some(),
             begin_mark,
         }
     }

@@ -46,10 +46,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     if let Some(address) = app.replicas_addr() {
         tracing::info!(%address, "listening for other replicas on {address}");
     }
-    let asked = Arc::new(Notify::new());
+    let (asked, lines) = (Arc::new(Notify::new()), app.line_log());
     let app = app.with_config_watch(watch, asked.clone());
     tokio::spawn(async move {
         while hang_up.recv().await.is_some() {
+            lines.reopen();
             asked.notify_one();
         }
     });

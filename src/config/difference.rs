@@ -62,6 +62,7 @@ impl Config {
             ("limits", self.limits.changed(&new.limits)),
             ("calls", self.calls.changed(&new.calls)),
             ("batch", self.batch.changed(&new.batch)),
+            ("log", self.log.changed(&new.log)),
             ("secrets", self.secrets.changed(&new.secrets)),
             ("tenants", vec![]),
             ("servers", vec![]),

@@ -56,8 +56,8 @@ pub use server::{
     Upstream,
 };
 pub use settings::{
-    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig,
-    Synchronous,
+    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, LogConfig, LoggedCalls, Replicas,
+    SecretKeys, StoreConfig, Synchronous,
 };
 pub use store_place::StateDir;
 pub use web::{Host, WebOrigin};

@@ -5,7 +5,8 @@ use super::oauth::OAuth;
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
 use super::settings::{
-    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, Replicas, SecretKeys, StoreConfig,
+    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, LogConfig, Replicas, SecretKeys,
+    StoreConfig,
 };
 use super::tenants::{TenantConfig, TenantLimit};
 
@@ -19,6 +20,7 @@ pub(super) static SECTIONS: &[Section] = &[
     Replicas::SECTION,
     CallsConfig::SECTION,
     BatchConfig::SECTION,
+    LogConfig::SECTION,
     SecretKeys::SECTION,
     TenantConfig::SECTION,
     TenantLimit::SECTION,

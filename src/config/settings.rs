@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::de::IgnoredAny;
@@ -64,6 +65,8 @@ section! {
         calls: CallsConfig = {}, Kind::Section(&CallsConfig::SECTION);
         /// Bounds of batches.
         batch: BatchConfig = {}, Kind::Section(&BatchConfig::SECTION);
+        /// Logs, beside the gateway's own on standard error.
+        log: LogConfig = {}, Kind::Section(&LogConfig::SECTION);
         /// Keys for the secrets of tenants.
         secrets: SecretKeys = {}, Kind::Section(&SecretKeys::SECTION);
         /// One table per tenant, by its id.
@@ -188,6 +191,28 @@ section! {
         max_results: usize = "32MiB", kind::SIZE;
     }
 }
+
+section! {
+    /// The call log: one line of JSON for each call.
+    pub struct LogConfig in "log" {
+        /// The calls that are logged: those that failed or were refused, none, or all.
+        calls: LoggedCalls = "failures", LOGGED_CALLS;
+        /// The file of the call log, which SIGHUP opens again. A relative path starts at the
+        /// working directory. Unset: standard error.
+        file: Option<PathBuf>, kind::TEXT;
+    }
+}
+
+/// The calls that the call log has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoggedCalls {
+    Off,
+    Failures,
+    All,
+}
+
+const LOGGED_CALLS: Kind = kind::of::<LoggedCalls>("\"off\", \"failures\" or \"all\"");
 
 section! {
     /// Encryption of the secrets that tenants store.

@@ -1,24 +1,24 @@
-//! Counts each call once, for metrics and for its tenant's usage, however it ends.
+//! Counts each call once, for metrics and for its tenant's usage, and tells of its end, however it
+//! ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::Instant;
-
-use super::{Call, CallError, Reply};
+use super::ended::Ended;
+use super::steps::CallSteps;
+use super::{Call, CallError, Caller, Gateway, Reply};
 use crate::backend::Backend;
 use crate::backend::instance::tools::Tool;
 use crate::common::usage::Counts;
+use crate::events::Kinds;
 use crate::protocol::mcp::results::ResultKind;
-use crate::telemetry::metrics::Metrics;
-use crate::tenants::Tenant;
 
 /// The accounting of one call. Dropped without [`Accounting::finish`], it counts a cancelled call.
 pub(super) struct Accounting<'a> {
-    metrics: &'a Metrics,
-    tenant: &'a Tenant,
-    arrived: Instant,
-    /// Bytes of the request.
-    size: usize,
+    gateway: &'a Gateway,
+    caller: &'a Caller,
+    call: &'a Call,
+    pub(super) steps: CallSteps,
     backend: Option<Arc<Backend>>,
     target: Target,
     finished: bool,
@@ -35,10 +35,9 @@ enum Target {
 pub(super) struct InFlightGauge(prometheus::IntGauge);
 
 impl<'a> Accounting<'a> {
-    pub(super) fn new(metrics: &'a Metrics, tenant: &'a Tenant, call: &Call) -> Self {
-        let (arrived, size) = (call.arrived, call.size);
-        let (backend, target) = (None, Target::Unknown);
-        Self { metrics, tenant, arrived, size, backend, target, finished: false }
+    pub(super) fn new(gateway: &'a Gateway, caller: &'a Caller, call: &'a Call) -> Self {
+        let (backend, target, steps) = (None, Target::Unknown, CallSteps::default());
+        Self { gateway, caller, call, steps, backend, target, finished: false }
     }
 
     pub(super) fn at_backend(&mut self, backend: &Arc<Backend>) -> InFlightGauge {
@@ -58,34 +57,54 @@ impl<'a> Accounting<'a> {
 
     pub(super) fn finish(mut self, outcome: &Result<Reply, CallError>) {
         self.finished = true;
+        let took = self.call.arrived.elapsed();
         match outcome {
             Ok(reply) => {
-                self.count(reply.kind.as_str());
+                self.count(reply.kind.as_str(), took);
                 self.meter(Some(reply));
             }
             // A call that the tenant's own limits refused is not part of its usage.
             Err(error) if error.is_own_limit() => {
-                self.count(error.code());
-                self.tenant.meter.add_refused();
+                self.count(error.code(), took);
+                self.caller.tenant.meter.add_refused();
             }
-            Err(error) => self.failed(error.code()),
+            Err(error) => self.failed(error.code(), took),
+        }
+        let is_last = |error: &CallError| !(self.call.waits_for_limits && error.is_own_limit());
+        if outcome.as_ref().err().is_none_or(is_last) {
+            self.tell(Ended::of(outcome), took);
         }
     }
 
-    fn failed(&self, outcome: &'static str) {
-        self.count(outcome);
+    fn failed(&self, outcome: &'static str, took: Duration) {
+        self.count(outcome, took);
         self.meter(None);
     }
 
+    /// Tells of the call's end.
+    fn tell(&self, ended: Ended<'_>, took: Duration) {
+        let is_routine = matches!(ended, Ended::Answered(_)) && !self.is_slow(took);
+        let kind = if is_routine { Kinds::ROUTINE } else { Kinds::NOTABLE };
+        self.gateway.events().tell(kind, || ended.event(self.caller, self.call, &self.steps, took));
+        if let Ended::Failed(error) = ended {
+            self.gateway.tell_limit(&self.caller.tenant.id, Some(self.call.id), error);
+        }
+    }
+
+    /// Returns whether a call has used half of its time.
+    fn is_slow(&self, took: Duration) -> bool {
+        took * 2 >= self.call.deadline.duration_since(self.call.arrived)
+    }
+
     /// Counts the outcome in the metrics.
-    fn count(&self, outcome: &'static str) {
+    fn count(&self, outcome: &'static str, took: Duration) {
         match (&self.backend, &self.target) {
             (Some(backend), Target::Tool(tool)) => {
-                tool.metrics(backend.metrics()).record(outcome, self.arrived.elapsed());
+                tool.metrics(backend.metrics()).record(outcome, took);
             }
             (backend, _) => {
                 let server = backend.as_ref().map_or("", |backend| backend.id().as_str());
-                self.metrics.count_unresolved(server, outcome);
+                self.gateway.metrics.count_unresolved(server, outcome);
             }
         }
     }
@@ -98,11 +117,11 @@ impl<'a> Accounting<'a> {
             Target::Unknown => return,
         };
         let Some(backend) = &self.backend else { return };
-        self.tenant.meter.add(backend.id(), target, self.counts(reply));
+        self.caller.tenant.meter.add(backend.id(), target, self.counts(reply));
     }
 
     fn counts(&self, reply: Option<&Reply>) -> Counts {
-        let once = Counts { calls: 1, bytes_in: self.size as u64, ..Counts::default() };
+        let once = Counts { calls: 1, bytes_in: self.call.size as u64, ..Counts::default() };
         let Some(reply) = reply else { return Counts { errors: 1, ..once } };
         Counts {
             tool_errors: u64::from(reply.kind == ResultKind::ToolError),
@@ -117,7 +136,9 @@ impl<'a> Accounting<'a> {
 impl Drop for Accounting<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            self.failed("cancelled");
+            let took = self.call.arrived.elapsed();
+            self.failed("cancelled", took);
+            self.tell(Ended::Cancelled, took);
         }
     }
 }

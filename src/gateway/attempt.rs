@@ -13,6 +13,7 @@ use bytes::Bytes;
 use rand::RngExt;
 use tokio::time::Instant;
 
+use super::steps::{AttemptStep, CallSteps};
 use super::{Call, CallError, Executed, Held, Reply};
 use crate::backend::connection::{Answer, CallPermits, CloseReason, DeadlineExtension, NewCall};
 use crate::backend::instance::tools::{TYPICAL_TIME, Tool};
@@ -21,6 +22,7 @@ use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
 use crate::config::Retry;
+use crate::events::{Event, Events, Kinds};
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::{ResultHead, ResultKind};
 use crate::protocol::mcp::{Era, meta};
@@ -32,6 +34,7 @@ const ATTEMPTS_MAX: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) struct Attempt<'a> {
+    pub(super) events: &'a Events,
     pub(super) backend: &'a Backend,
     pub(super) tenant: &'a TenantId,
     pub(super) call: &'a Call,
@@ -54,12 +57,23 @@ impl Attempt<'_> {
         &self,
         entry: QueueEntry<'_>,
         attempts: &mut Attempts<'_>,
+        steps: &mut CallSteps,
     ) -> Result<AttemptAnswer, CallError> {
-        let Self { backend, tool, call, .. } = self;
+        let Self { events, backend, tool, call, .. } = self;
+        let (server, tenant) = (backend.id(), self.tenant);
         let estimate = tool.map_or(TYPICAL_TIME, Tool::typical);
+        let must_wait = |ahead| {
+            steps.note_wait(ahead);
+            events.tell(Kinds::STEPS, || Event::CallQueued {
+                call: call.id,
+                server: server.clone(),
+                tenant: tenant.clone(),
+                ahead,
+            });
+        };
         let slot = tokio::select! {
             biased;
-            slot = entry.acquire(estimate, call.deadline) => slot?,
+            slot = entry.acquire_or_wait(estimate, call.deadline, must_wait) => slot?,
             // The backlog may be long: do not wait for a slot if all instances are down.
             refusal = backend.unavailable() => return Err(refusal.into()),
         };
@@ -71,7 +85,8 @@ impl Attempt<'_> {
         // Taken after the queue: waiting for a slot does not count as the attempt's time.
         let deadline = attempts.deadline();
         let ready = instance.instance().ready.clone();
-        attempts.avoid = Some(instance.instance().number);
+        let (number, choice) = (instance.instance().number, instance.choice);
+        attempts.avoid = Some(number);
         if backend.config().pin {
             // This instance may offer another definition than the listed one.
             let own = tool.and_then(|tool| ready.tools.get(tool.name()));
@@ -97,6 +112,15 @@ impl Attempt<'_> {
         })?;
         let meta = self.meta(deadline);
         let (frame, headers) = call.write(handle.id(), &ready, *tool, &meta)?;
+        steps.note_dispatch(AttemptStep { instance: number, choice, dispatched: sent });
+        events.tell(Kinds::STEPS, || Event::CallDispatched {
+            call: call.id,
+            server: server.clone(),
+            tenant: tenant.clone(),
+            instance: number,
+            attempt: steps.attempts(),
+            deadline,
+        });
         handle.send_with(frame, headers)?;
         let answer = handle.answer().await?;
         measured.answered();

@@ -13,6 +13,8 @@ use crate::backend::instance::tools::{Tool, ToolSet};
 use crate::backend::queue::FairnessKey;
 use crate::backend::{Backend, Ready};
 use crate::common::ids::CallId;
+use crate::common::keys::KeyId;
+use crate::events::CallTags;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
 use crate::protocol::mcp::Era;
@@ -27,6 +29,8 @@ pub struct Caller {
     /// The MCP session of the call, if any. A server with `sharing = "session"` needs one.
     pub session: Option<SessionOwner>,
     pub credential: CredentialLifetime,
+    /// The key that the caller has shown, if any.
+    pub key: Option<KeyId>,
 }
 
 impl Caller {
@@ -75,7 +79,7 @@ impl Caller {
     /// Returns a caller for `tenant` outside of any session.
     pub fn of(tenant: Arc<Tenant>) -> Self {
         let credential = CredentialLifetime { gone: tenant.gone.clone(), until: None };
-        Self { tenant, session: None, credential }
+        Self { tenant, session: None, credential, key: None }
     }
 }
 
@@ -97,6 +101,10 @@ pub struct Call {
     pub size: usize,
     /// Decides with which other calls of its tenant the call takes turns.
     pub fairness_key: FairnessKey,
+    pub tags: CallTags,
+    /// Whether the front end makes the call again if the tenant's own limits refuse it. The front
+    /// end tells of a refusal then, if it is the last.
+    pub waits_for_limits: bool,
     /// Passes on the notifications that the server sends about this call.
     pub listener: Option<NotificationSender>,
     pub arrived: Instant,
@@ -159,6 +167,8 @@ impl Call {
             others,
             meta: CallMeta::default(),
             fairness_key: FairnessKey::default(),
+            tags: CallTags::default(),
+            waits_for_limits: false,
             listener: None,
             arrived: Instant::now(),
             deadline,

@@ -13,7 +13,9 @@ mod accounting;
 mod attempt;
 mod call;
 mod convert;
+mod ended;
 mod error;
+mod steps;
 mod unsent;
 
 use std::sync::Arc;
@@ -27,12 +29,15 @@ use self::attempt::{Attempt, AttemptHistory, Attempts};
 pub use self::call::{
     BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName, check_timeout,
 };
+pub use self::ended::RefusedCall;
 pub use self::error::{CallError, Executed};
 use self::unsent::hold_answer;
 pub use self::unsent::{Held, RESPONSE_COST, check_room, hold_response, no_room};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};
 use crate::common::offload::Offload;
+use crate::events::event::ArrivedCall;
+use crate::events::{Event, Events, Kinds};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{BackendRef, NoBackend, Registry, Server};
@@ -81,6 +86,10 @@ impl Gateway {
 
     pub fn offload(&self) -> &Offload {
         self.registry.offload()
+    }
+
+    pub fn events(&self) -> &Events {
+        self.registry.events()
     }
 
     /// Returns the servers that the caller may use.
@@ -167,8 +176,9 @@ impl Gateway {
         admission: Admission,
         call: Call,
     ) -> Result<Reply, CallError> {
-        let mut accounting = Accounting::new(&self.metrics, &caller.tenant, &call);
-        let outcome = self.start(caller, admission, call, &mut accounting).await;
+        self.events().tell(Kinds::STEPS, || arrived(caller, &call));
+        let mut accounting = Accounting::new(self, caller, &call);
+        let outcome = self.start(caller, admission, &call, &mut accounting).await;
         accounting.finish(&outcome);
         outcome
     }
@@ -178,7 +188,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         mut admission: Admission,
-        call: Call,
+        call: &Call,
         accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
         let rate_status = admission.take_rate_status();
@@ -192,7 +202,7 @@ impl Gateway {
         let (admission, history) = (Arc::new(admission), AttemptHistory::default());
         let mut context =
             CallContext { admission, is_admitted: false, rate_status, history, is_moved: false };
-        let outcome = self.dispatch(caller, &call, &mut context, accounting).await;
+        let outcome = self.dispatch(caller, call, &mut context, accounting).await;
         outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
 
@@ -223,7 +233,8 @@ impl Gateway {
     ) -> Result<Reply, CallError> {
         let mut backend = self.backend_for_calls(caller, call.server.clone(), accounting)?;
         loop {
-            match call_backend(caller, call, &backend, context, accounting).await {
+            let events = self.events();
+            match call_backend(events, caller, call, &backend, context, accounting).await {
                 Err(CallError::BackendStopped) => {
                     let server = self.server(caller, call.server.id().as_str())?;
                     let next = self.backend_for_calls(caller, server, accounting)?;
@@ -252,8 +263,21 @@ struct CallContext {
     is_moved: bool,
 }
 
+fn arrived(caller: &Caller, call: &Call) -> Event {
+    Event::CallArrived(Arc::new(ArrivedCall {
+        call: call.id,
+        tenant: caller.tenant.id.clone(),
+        server: call.server.id().clone(),
+        target: call.target().to_owned(),
+        tags: call.tags.clone(),
+        arrived: call.arrived,
+        deadline: call.deadline,
+    }))
+}
+
 /// Makes the call at one backend, with as many attempts as `Attempts` allows.
 async fn call_backend(
+    events: &Events,
     caller: &Caller,
     call: &Call,
     backend: &Arc<Backend>,
@@ -283,10 +307,10 @@ async fn call_backend(
         call.check_arguments(backend, &caller.tenant, tool.as_deref()).await?;
     }
     let (tool, admission) = (tool.as_deref(), context.admission.clone());
-    let attempt = Attempt { backend, tenant, call, tool, admission };
+    let attempt = Attempt { events, backend, tenant, call, tool, admission };
     let mut attempts = Attempts::new(backend, tenant, tool, call.deadline, &mut context.history)?;
     loop {
-        match attempt.run(entry, &mut attempts).await {
+        match attempt.run(entry, &mut attempts, &mut accounting.steps).await {
             Ok(answer) => {
                 let count = attempts.count();
                 let offload = backend.offload();

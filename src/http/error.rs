@@ -115,6 +115,14 @@ impl HttpError {
         Self::InvalidRequest(error.to_string())
     }
 
+    /// Returns the error of the call, if it is one.
+    pub(super) fn of_call(&self) -> Option<&CallError> {
+        match self {
+            Self::Call(error) => Some(error),
+            _ => None,
+        }
+    }
+
     /// Returns the HTTP status, and the stable code that callers match on.
     pub(super) fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
@@ -183,8 +191,15 @@ fn store_detail(error: &StoreError) -> String {
 
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response<Body> {
+        self.respond(None)
+    }
+}
+
+impl HttpError {
+    /// Responds, with a link to the explanation of a call if there is one.
+    fn respond(self, call: Option<CallId>) -> Response<Body> {
         match &self {
-            Self::Call(error) => return call_response(error),
+            Self::Call(error) => return call_response(error, call),
             Self::Store(error @ StoreError::Unavailable(_)) => {
                 tracing::warn!(%error, "the store could not be asked");
             }
@@ -197,7 +212,7 @@ impl IntoResponse for HttpError {
             }
             _ => {}
         }
-        let mut response = self.problem().into_response();
+        let mut response = self.problem().explained_by(call).into_response();
         if let Self::Kept(Refusal::OutcomeUnknown | Refusal::ResultGone) = &self {
             // The record says so, to every retry.
             response.headers_mut().insert(REPLAYED.clone(), HeaderValue::from_static("true"));
@@ -240,7 +255,7 @@ impl From<QueryRejection> for HttpError {
 }
 
 /// Writes the error of a call of a batch.
-pub(super) fn render_item_error(error: ItemError) -> BatchProblem {
+pub(super) fn render_item_error(error: ItemError, call: Option<CallId>) -> BatchProblem {
     let error = match error {
         ItemError::NoRights(problem) => return problem,
         ItemError::Call(error) => error.into(),
@@ -249,15 +264,16 @@ pub(super) fn render_item_error(error: ItemError) -> BatchProblem {
         ItemError::ArgumentsTooLarge { limit } => HttpError::PayloadTooLarge { limit },
         ItemError::ResultTooLarge => HttpError::ResultTooLarge,
     };
-    item_problem(&error)
+    item_problem(&error, call)
 }
 
 /// Writes an error inside of a larger answer.
-pub(super) fn item_problem(error: &HttpError) -> BatchProblem {
+pub(super) fn item_problem(error: &HttpError, call: Option<CallId>) -> BatchProblem {
     let problem = match error {
         HttpError::Call(error) => call_problem(error),
         error => error.problem(),
     };
+    let problem = problem.explained_by(call);
     let executed = match problem.executed {
         "yes" => Ran::Yes,
         "no" => Ran::No,
@@ -281,14 +297,14 @@ fn call_problem(error: &CallError) -> Problem<'_> {
 }
 
 /// Writes the error of a kept call: its status and body.
-pub(super) fn render_error(error: &CallError) -> (u16, Bytes) {
-    let problem = call_problem(error);
+pub(super) fn render_error(error: &CallError, call: CallId) -> (u16, Bytes) {
+    let problem = call_problem(error).explained_by(Some(call));
     let body = serde_json::to_vec(&problem).expect("a problem is plain data");
     (problem.status, body.into())
 }
 
-fn call_response(error: &CallError) -> Response<Body> {
-    let mut response = call_problem(error).into_response();
+fn call_response(error: &CallError, call: Option<CallId>) -> Response<Body> {
+    let mut response = call_problem(error).explained_by(call).into_response();
     hold(&mut response, error.held());
     let headers = response.headers_mut();
     headers.insert(ATTEMPTS.clone(), error.attempts().into());
@@ -300,7 +316,7 @@ fn call_response(error: &CallError) -> Response<Body> {
 
 /// Responds to a failed tool call, with the call's id.
 pub(super) fn call_failed(error: HttpError, call: CallId) -> Response<Body> {
-    let mut response = error.into_response();
+    let mut response = error.respond(Some(call));
     let headers = response.headers_mut();
     headers.insert(CALL_ID.clone(), text_value(call.to_string()));
     headers.entry(ATTEMPTS.clone()).or_insert(0.into());

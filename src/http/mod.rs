@@ -49,6 +49,7 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
         .route("/v1/calls", get(rest::calls::list))
         .route("/v1/calls/{id}", get(rest::calls::show).delete(rest::calls::cancel))
         .route("/v1/calls/{id}/result", get(rest::calls::result))
+        .route("/v1/calls/{id}/explain", get(rest::calls::explain))
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/.well-known/oauth-protected-resource", get(auth::resource_metadata))
@@ -93,7 +94,9 @@ pub fn replicas_router(app: Arc<AppState>) -> Routes {
     let forwarded = Router::new()
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/mcp/{server}", post(mcp::post).get(mcp::get).delete(mcp::delete))
-        .route("/v1/calls/{id}", delete(rest::calls::cancel))
+        .route("/v1/calls/{id}", get(rest::calls::show).delete(rest::calls::cancel))
+        .route("/v1/calls/{id}/explain", get(rest::calls::explain))
+        .merge(admin::call_routes())
         .route("/v1/batches/{id}", delete(rest::batch::kept::cancel))
         .layer(from_fn_with_state(app.clone(), replicas::check_proof))
         .fallback(error::no_such_path);

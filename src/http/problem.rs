@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::common::ids::CallId;
 use crate::common::limit_use::LimitUse;
 
 /// The wait that is asked for where no better time is known.
@@ -23,6 +24,9 @@ pub(super) struct Problem<'a> {
     pub(super) detail: String,
     pub(super) retryable: bool,
     pub(super) executed: &'a str,
+    /// The path of the explanation of a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) explain: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) backend: Option<BackendProblem<'a>>,
     /// The argument that does not fit its schema: a JSON Pointer.
@@ -51,6 +55,11 @@ pub(super) fn whole_seconds(time: Duration) -> u64 {
     time.as_secs_f64().ceil().max(1.0) as u64
 }
 
+/// Returns the path of the explanation of a failed call, if its kind of error has one.
+pub(super) fn explain_link(status: StatusCode, call: CallId) -> Option<String> {
+    matches!(status.as_u16(), 429 | 503 | 504).then(|| format!("/v1/calls/{call}/explain"))
+}
+
 impl<'a> Problem<'a> {
     /// Returns a problem of the gateway's own. A 503 is temporary: it may be retried.
     pub(super) fn new(
@@ -67,11 +76,19 @@ impl<'a> Problem<'a> {
             detail,
             retryable: is_temporary && executed == "no",
             executed,
+            explain: None,
             backend: None,
             pointer: None,
             limit: None,
             retry_after_ms: is_temporary.then_some(RETRY_SOON_MS),
         }
+    }
+
+    /// Adds the link to the explanation of a call, if there is one.
+    pub(super) fn explained_by(mut self, call: Option<CallId>) -> Self {
+        let status = StatusCode::from_u16(self.status).expect("made of a status");
+        self.explain = call.and_then(|call| explain_link(status, call));
+        self
     }
 
     pub(super) fn into_response(self) -> Response<Body> {

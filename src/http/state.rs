@@ -15,6 +15,8 @@ use crate::calls::Calls;
 use crate::cluster::{Cluster, EndedSessions};
 use crate::common::seal::Sealer;
 use crate::config::{BatchConfig, Config};
+use crate::events::Kinds;
+use crate::events::recent::RecentCalls;
 use crate::gateway::Gateway;
 use crate::store::{EndedSession, Store};
 use crate::tenants::Directory;
@@ -24,6 +26,8 @@ pub struct AppState {
     pub(super) gateway: Arc<Gateway>,
     pub(super) directory: Arc<Directory>,
     pub(super) calls: Calls,
+    /// Calls that failed, were refused or slow, of the last while.
+    pub(super) recent: Arc<RecentCalls>,
     pub(super) store: Store,
     /// Permits for usage reports: tenants and administrators do not wait for each other.
     pub(super) tenant_reports: Semaphore,
@@ -63,8 +67,11 @@ impl AppState {
     ) -> Self {
         let sealer = Arc::new(Sealer::new(&config.session_keys));
         let calls = calls(gateway.clone(), directory.clone(), None, config);
+        let recent = Arc::new(RecentCalls::default());
+        gateway.events().attach(Kinds::NOTABLE, recent.clone());
         Self {
             calls,
+            recent,
             gateway,
             store: directory.store().clone(),
             tenant_reports: Semaphore::new(admin::TENANT_REPORTS_MAX),

@@ -37,6 +37,7 @@ use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::common::limit_use::LimitUse;
 use crate::common::offload::Offload;
 use crate::config;
+use crate::events::Events;
 use crate::tenants::Tenant;
 use crate::tenants::secrets::Vault;
 
@@ -251,6 +252,10 @@ impl Replaceable for Arc<Server> {
 }
 
 impl Registry {
+    pub fn events(&self) -> &Events {
+        &self.inner.environment.events
+    }
+
     pub fn offload(&self) -> &Offload {
         &self.inner.environment.offload
     }

@@ -4,9 +4,12 @@
 //! holds up the log's thread alone, and a line that cannot be written is dropped and counted.
 
 use std::cell::Cell;
-use std::io;
+use std::fs::File;
+use std::io::{self, Stderr};
 use std::mem;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -30,6 +33,59 @@ thread_local! {
 #[derive(Clone, Default)]
 pub(super) struct LogWriter(Arc<Shared>);
 
+/// A place to write lines to.
+pub(super) trait LineSink: AsFd + Send + 'static {
+    /// Names the place, for the log.
+    fn name(&self) -> String;
+
+    /// Opens the place again, if that is a file, which may have been moved away.
+    fn reopen(&mut self) {}
+}
+
+impl LineSink for Stderr {
+    fn name(&self) -> String {
+        "standard error".to_owned()
+    }
+}
+
+/// A file of lines, opened again by its path.
+pub(super) struct LineFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl LineFile {
+    pub(super) fn open(path: PathBuf) -> io::Result<Self> {
+        Ok(Self { file: append_to(&path)?, path })
+    }
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).mode(0o640).open(path)
+}
+
+impl AsFd for LineFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl LineSink for LineFile {
+    fn name(&self) -> String {
+        format!("`{}`", self.path.display())
+    }
+
+    fn reopen(&mut self) {
+        match append_to(&self.path) {
+            Ok(file) => self.file = file,
+            Err(error) => {
+                let path = self.path.display();
+                tracing::error!(%error, "`{path}` (`[log] file`) cannot be opened again");
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
@@ -42,6 +98,8 @@ struct Queue {
     /// Whole lines.
     lines: Vec<u8>,
     is_writing: bool,
+    /// Whether the sink is to be opened again before the next line is written.
+    must_reopen: bool,
     /// Lines dropped since the start of the process.
     dropped: u64,
     /// How many of these the log has told.
@@ -58,10 +116,10 @@ impl Queue {
 
 impl LogWriter {
     /// Starts the thread that writes to `sink`.
-    pub(super) fn start(sink: impl AsFd + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start(sink: impl LineSink) -> io::Result<Self> {
         let writer = Self::default();
         let shared = writer.0.clone();
-        thread::Builder::new().name("log".to_owned()).spawn(move || shared.write_to(&sink))?;
+        thread::Builder::new().name("log".to_owned()).spawn(move || shared.write_to(sink))?;
         Ok(writer)
     }
 
@@ -82,6 +140,12 @@ impl LogWriter {
             queue.lines.extend_from_slice(line);
             self.0.filled.notify_one();
         }
+    }
+
+    /// Has the sink opened again, before any line that is pushed after this.
+    pub(super) fn reopen(&self) {
+        self.0.queue.lock().must_reopen = true;
+        self.0.filled.notify_one();
     }
 
     /// Waits until all lines are written, for at most [`FLUSH_TIMEOUT`].
@@ -105,18 +169,22 @@ impl io::Write for LogWriter {
 }
 
 impl Shared {
-    fn write_to(&self, sink: &impl AsFd) {
+    fn write_to(&self, mut sink: impl LineSink) {
         IS_LOG_THREAD.set(true);
         let mut is_torn = false;
         loop {
-            let lines = self.next_lines();
+            let (lines, must_reopen) = self.next_lines();
+            if must_reopen {
+                sink.reopen();
+                is_torn = false;
+            }
             // Ends a line of which only a part could be written.
-            is_torn = is_torn && !write(sink, b"\n").is_empty();
-            let unwritten = if is_torn { &lines } else { write(sink, &lines) };
+            is_torn = is_torn && !write(&sink, b"\n").is_empty();
+            let unwritten = if is_torn { &lines } else { write(&sink, &lines) };
             let written = &lines[..lines.len() - unwritten.len()];
             is_torn |= written.last().is_some_and(|end| *end != b'\n');
             if unwritten.is_empty() {
-                self.report_dropped();
+                self.report_dropped(&sink.name());
             } else {
                 let count = unwritten.iter().filter(|byte| **byte == b'\n').count();
                 self.queue.lock().drop_lines(count as u64);
@@ -124,19 +192,22 @@ impl Shared {
         }
     }
 
-    fn next_lines(&self) -> Vec<u8> {
+    /// Waits for lines, or for the order to open the sink again.
+    fn next_lines(&self) -> (Vec<u8>, bool) {
         let mut queue = self.queue.lock();
         queue.is_writing = false;
         if queue.lines.is_empty() {
             self.written.notify_all();
-            self.filled.wait_while(&mut queue, |queue| queue.lines.is_empty());
+            let is_idle = |queue: &mut Queue| queue.lines.is_empty() && !queue.must_reopen;
+            self.filled.wait_while(&mut queue, is_idle);
         }
         queue.is_writing = true;
-        mem::take(&mut queue.lines)
+        let must_reopen = mem::take(&mut queue.must_reopen);
+        (mem::take(&mut queue.lines), must_reopen)
     }
 
     /// Tells of dropped lines, now that lines can be written again.
-    fn report_dropped(&self) {
+    fn report_dropped(&self, sink: &str) {
         let (dropped, in_all) = {
             let mut queue = self.queue.lock();
             let in_all = queue.dropped;
@@ -146,7 +217,7 @@ impl Shared {
             tracing::warn!(
                 dropped,
                 in_all,
-                "{dropped} log lines were dropped: standard error could not be written"
+                "{dropped} log lines were dropped: {sink} could not be written"
             );
         }
     }

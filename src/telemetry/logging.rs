@@ -7,6 +7,7 @@ use std::env;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write as _, stderr};
 use std::panic::{self, PanicHookInfo};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::thread;
 
@@ -16,7 +17,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::prelude::*;
 
-use super::log_writer::LogWriter;
+use super::log_writer::{LineFile, LogWriter};
 
 /// Set once the process logs.
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
@@ -54,6 +55,36 @@ pub fn print_line(line: impl Display) {
     match WRITER.get() {
         Some(writer) => writer.push(line.as_bytes()),
         None => drop(stderr().write_all(line.as_bytes())),
+    }
+}
+
+/// A log of lines that are written as they are, to a file of its own or to standard error.
+#[derive(Clone)]
+pub struct LineLog(Option<LogWriter>);
+
+impl LineLog {
+    /// Opens the file, or standard error.
+    pub fn open(file: Option<PathBuf>, dropped: IntCounter) -> io::Result<Self> {
+        let Some(path) = file else { return Ok(Self(None)) };
+        let writer = LogWriter::start(LineFile::open(path)?)?;
+        writer.count_dropped_in(dropped);
+        Ok(Self(Some(writer)))
+    }
+
+    /// Queues one line, which ends with a newline. Never waits.
+    pub fn push(&self, line: &[u8]) {
+        let writer = self.0.as_ref().or_else(|| WRITER.get());
+        writer.iter().for_each(|writer| writer.push(line));
+    }
+
+    /// Opens the file again, which may have been moved away.
+    pub fn reopen(&self) {
+        self.0.iter().for_each(LogWriter::reopen);
+    }
+
+    /// Waits until all lines are written, for at most a second.
+    pub fn flush(&self) {
+        self.0.iter().for_each(LogWriter::flush);
     }
 }
 

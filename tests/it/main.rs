@@ -15,6 +15,7 @@ mod async_calls;
 mod batch;
 mod batch_graph;
 mod batch_keys;
+mod call_log;
 mod calls;
 mod cancel;
 mod changes;

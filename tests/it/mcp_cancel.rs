@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::support::mcp_legacy::{Session, Stream, initialize, messages, post, result_of, text_of};
+use crate::support::mcp_modern::without_link;
 use crate::support::{Answer, Fake, Gateway, Setup, eventually};
 
 const CANCELLED: &str = "notifications/cancelled";
@@ -38,7 +39,7 @@ async fn a_client_that_hangs_up_cancels_nothing() {
     let late = session.call(2, "raw", json!({})).header("trunkline-timeout-ms", "300");
     let late = messages(&Answer::of(late).await).pop().unwrap();
     assert_eq!(
-        late["error"]["data"],
+        without_link(&late["error"]["data"]),
         json!({"code": "deadline_exceeded", "retryable": true, "executed": "no"})
     );
     let fake = gateway.fake("fake");

@@ -97,6 +97,8 @@ impl Planted {
             arrived,
             deadline: arrived + Duration::from_secs(60),
             deadline_max: None,
+            tags: Default::default(),
+            waits_for_limits: false,
             begin_mark: None,
         };
         let gateway = self.gateway.clone();

@@ -69,6 +69,8 @@ pub fn call(gateway: &Gateway, caller: &Caller, plan: &Plan, server: usize) -> C
         arrived,
         deadline: arrived + plan.timeout,
         deadline_max: None,
+        tags: Default::default(),
+        waits_for_limits: false,
         begin_mark: None,
     }
 }

@@ -247,6 +247,8 @@ fn to_neighbour(gateway: &Gateway, caller: &Caller) -> Call {
         arrived,
         deadline: arrived + Duration::from_secs(10),
         deadline_max: None,
+        tags: Default::default(),
+        waits_for_limits: false,
         begin_mark: None,
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::adaptive::{Adaptive, ConcurrencyLimit, Started};
 pub use super::status::{Down, InstanceStatus, LastFailure};
 use crate::backend::{Backend, Ready, RunState};
+use crate::events::explanation::InstanceChoice;
 
 const ADAPT_EVERY: Duration = Duration::from_secs(1);
 
@@ -42,6 +43,7 @@ struct Waiters {
 
 /// A call's permit for one instance, given back when dropped.
 pub struct InstancePermit {
+    pub choice: InstanceChoice,
     instance: Arc<ReadyInstance>,
     waiters: Arc<Waiters>,
 }
@@ -95,8 +97,10 @@ impl Pool {
                     let choice = self.choices.fetch_add(1, Ordering::Relaxed) + 1;
                     instance.load.last_chosen.store(choice, Ordering::Relaxed);
                 }
+                let in_flight = instance.load.in_flight().saturating_sub(1);
+                let choice = InstanceChoice { ready: ready.len() as u32, in_flight };
                 let (instance, waiters) = (instance.clone(), self.waiters.clone());
-                return Some(InstancePermit { instance, waiters });
+                return Some(InstancePermit { choice, instance, waiters });
             }
         }
     }
@@ -116,7 +120,6 @@ impl Pool {
         }
     }
 
-    /// Returns how many instances are configured.
     pub fn size(&self) -> usize {
         self.instances.lock().len()
     }
@@ -134,7 +137,6 @@ impl Pool {
         self.ready.load().iter().map(|it| it.load.limit() as usize).sum()
     }
 
-    /// Returns how many ready instances look serial.
     pub fn serial_len(&self) -> usize {
         self.ready.load().iter().filter(|it| it.load.looks_serial()).count()
     }
@@ -163,7 +165,6 @@ impl Pool {
         whole
     }
 
-    /// Wakes all tasks that wait for an instance.
     pub(crate) fn wake(&self) {
         self.waiters.wake.notify_waiters();
     }
@@ -259,7 +260,6 @@ impl Load {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has no call.
     pub(crate) async fn drained(&self) {
         self.in_flight.drained().await;
     }

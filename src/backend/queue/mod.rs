@@ -57,6 +57,7 @@ pub use self::slots::reserved_of;
 use self::slots::{Claim, SlotKind, Slots};
 pub use self::waiting::WaitingCalls;
 use crate::common::ids::TenantId;
+use crate::events::Ahead;
 
 pub struct Queue {
     slots: Slots,
@@ -199,15 +200,26 @@ impl<'a> QueueEntry<'a> {
 
     /// Waits for a slot. `estimate` is the usual duration of such a call.
     pub async fn acquire(
+        self,
+        estimate: Duration,
+        deadline: Instant,
+    ) -> Result<SlotPermit, QueueError> {
+        self.acquire_or_wait(estimate, deadline, |_| {}).await
+    }
+
+    /// Waits like [`Self::acquire`]. Tells `must_wait` first if there is no slot at once.
+    pub async fn acquire_or_wait(
         mut self,
         estimate: Duration,
         deadline: Instant,
+        must_wait: impl FnOnce(Ahead),
     ) -> Result<SlotPermit, QueueError> {
         let was_idle = self.queue.shares.note_request(&self.share);
         let ends_soon = deadline <= Instant::now() + self.queue.lend_max;
         if let Some(permit) = self.try_acquire(ends_soon) {
             return Ok(permit);
         }
+        must_wait(self.ahead());
         let request = SlotRequest { estimate, ends_soon };
         let mut waiting = self.wait(Some(request), was_idle)?;
         loop {
@@ -254,6 +266,13 @@ impl<'a> QueueEntry<'a> {
         let (weight, charged, min_charge) = (self.weight, Duration::ZERO, Duration::ZERO);
         let grant = Grant { slot, weight, charged, min_charge, contended };
         Some(SlotPermit { queue: queue.clone(), share: self.share.clone(), grant })
+    }
+
+    /// Returns the calls that wait already, and the slots.
+    fn ahead(&self) -> Ahead {
+        let (slots, held) = (&self.queue.slots, self.share.slots());
+        let (own, all) = self.queue.backlog.lock().round_robin.waiting(self.share.number);
+        Ahead { own, others: all - own, held, taken: slots.taken(), slots: slots.size() }
     }
 
     /// Adds the call to the backlog. Without a request it does not want a slot yet.

@@ -160,6 +160,12 @@ impl RoundRobin {
         })
     }
 
+    /// Returns how many calls of a tenant wait, and how many of all.
+    pub(super) fn waiting(&self, number: u32) -> (u32, u32) {
+        let own = self.tenants.get(&number).map_or(0, TenantQueue::len);
+        (own as u32, self.calls as u32)
+    }
+
     /// Adds a call to its tenant's queue; without a request it does not want a slot yet. Returns
     /// the number to remove the call with, or `None` if the share is retired.
     pub(super) fn push(

@@ -24,6 +24,7 @@ use crate::backend::instance::run::Run;
 use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{Backend, RunState};
 use crate::config::Transport;
+use crate::events::InstanceChange;
 use crate::protocol::mcp::Era;
 
 /// The pause after a next run that did not start.
@@ -184,10 +185,11 @@ impl InstanceSupervisor {
 
     /// Lets the calls of a run that takes no more end, then stops it.
     fn drain(&self, serving: ServingRun) {
-        let (backend, halt) = (self.backend.clone(), self.halt.clone());
+        let (backend, halt, number) = (self.backend.clone(), self.halt.clone(), self.number);
         self.draining.spawn(async move {
             let within = backend.config.longest_call() + backend.environment.cancel_grace;
             drained(&backend, &serving, within, &halt).await;
+            backend.tell_change(number, || InstanceChange::Drained);
             Run::stop(serving.run, &CloseReason::Stopped).await;
         });
     }

@@ -31,6 +31,7 @@ use super::instance::start_error::StartError;
 use super::stdio::stderr::StderrTail;
 use super::{Backend, Ready, RunState};
 use crate::config::{Start, Transport};
+use crate::events::InstanceChange;
 use crate::telemetry::tasks::{catch_panic, restart_on_panic};
 
 /// The interval at which a supervisor checks a run: its health, its age, its drain.
@@ -361,7 +362,8 @@ impl InstanceSupervisor {
     }
 
     fn set_last_failure(&self, detail: &str, stderr: Vec<String>) {
-        let (detail, stderr) = (detail.into(), stderr.into());
+        let (detail, stderr): (Arc<str>, _) = (detail.into(), stderr.into());
+        self.backend.tell_change(self.number, || InstanceChange::Failed { reason: detail.clone() });
         let failure = LastFailure { at: Timestamp::now(), detail, stderr };
         self.backend.pool.update(self.number, |instance| instance.last_failure = Some(failure));
     }

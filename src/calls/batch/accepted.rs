@@ -72,7 +72,7 @@ impl Rights for TenantRights {
     async fn caller(&self) -> Result<Caller, Problem> {
         let tenant = self.calls.tenant(&self.tenant);
         let gone = || ItemError::Call(CallError::ServerNotFound { server: String::new() });
-        tenant.map(Caller::of).ok_or_else(|| (self.calls.render_item)(gone()))
+        tenant.map(Caller::of).ok_or_else(|| (self.calls.render_item)(gone(), None))
     }
 }
 
@@ -240,7 +240,7 @@ impl CallsInner {
             // Accepted by a gateway of another version.
             Err(error) => {
                 let error = CallError::InvalidRequest(error.to_string());
-                return Some(Outcome::of_error(&error, self.render));
+                return Some(Outcome::of_error(&error, open.id, self.render));
             }
         };
         let BatchDetails { key, tool_errors_fail } = details.batch.take().unwrap_or_default();

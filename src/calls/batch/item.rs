@@ -14,7 +14,7 @@ use super::{ItemError, Problem, Rights, RunningBatch};
 use crate::calls::Refusal;
 use crate::common::ids::CallId;
 use crate::gateway::{
-    Call, CallError, Caller, Operation, Reply, ToolName, check_room, check_timeout,
+    Call, CallError, Caller, Operation, RefusedCall, Reply, ToolName, check_room, check_timeout,
 };
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::requests::CallMeta;
@@ -32,16 +32,25 @@ impl<R: Rights> Callee for RunningBatch<R> {
             let key = key.of_item(&planned.id);
             return match self.make_kept(id, key, planned, arguments).await {
                 Ok((caller, answer)) => self.ended_kept(&caller, &answer),
-                Err(error) => self.failed(id, error),
+                Err(error) => {
+                    self.tell_refused(id, planned, &error).await;
+                    self.failed(id, error)
+                }
             };
         }
+        let mut is_told = false;
         let made = match arguments {
-            Ok(arguments) => self.make(id, planned, arguments).await,
+            Ok(arguments) => self.make(id, planned, arguments, &mut is_told).await,
             Err(why) => Err(self.not_made(why)),
         };
         match made {
             Ok(reply) => self.ended(id, reply),
-            Err(error) => self.failed(id, error),
+            Err(error) => {
+                if !is_told {
+                    self.tell_refused(id, planned, &error).await;
+                }
+                self.failed(id, error)
+            }
         }
     }
 
@@ -57,11 +66,13 @@ pub(super) fn timeout_of(planned: &BatchCall, server: &Server) -> Result<Duratio
 }
 
 impl<R: Rights> RunningBatch<R> {
+    /// Makes a call. Notes in `is_told` whether the gateway has told of its end.
     async fn make(
         &self,
         id: CallId,
         planned: &BatchCall,
         arguments: Bytes,
+        is_told: &mut bool,
     ) -> Result<Reply, ItemError> {
         let arrived = Instant::now();
         let arguments = self.parse(arguments).await?;
@@ -86,13 +97,15 @@ impl<R: Rights> RunningBatch<R> {
                 others: String::new(),
                 meta: CallMeta { others: details.trace.clone(), ..CallMeta::default() },
                 fairness_key: details.fairness_key,
+                tags: details.tags(),
+                waits_for_limits: self.batch.when_limited == WhenLimited::Wait,
                 listener: None,
                 arrived,
                 deadline,
                 deadline_max: None,
                 begin_mark: None,
             };
-            match self.call_admitted(&caller, &mut is_paid, call).await {
+            match self.call_admitted(&caller, &mut is_paid, call, is_told).await {
                 Err(error) if self.waits_for_limit(&caller, &error, deadline) => {}
                 outcome => return Ok(outcome?),
             }
@@ -111,6 +124,7 @@ impl<R: Rights> RunningBatch<R> {
         caller: &Caller,
         is_paid: &mut bool,
         call: Call,
+        is_told: &mut bool,
     ) -> Result<Reply, CallError> {
         let gateway = &self.calls.0.gateway;
         *is_paid = *is_paid || self.take_payment();
@@ -118,10 +132,15 @@ impl<R: Rights> RunningBatch<R> {
         match caller.tenant.admit(cost).await.map_err(CallError::from) {
             Ok(admission) => {
                 *is_paid = true;
-                gateway.call(caller, admission, call).await
+                let waits = call.waits_for_limits;
+                let outcome = gateway.call(caller, admission, call).await;
+                let is_own_limit = |error: &CallError| error.is_own_limit();
+                *is_told = !(waits && outcome.as_ref().is_err_and(is_own_limit));
+                outcome
             }
             Err(error) => {
                 gateway.metrics().count_unresolved("", error.code());
+                *is_told = false;
                 Err(error)
             }
         }
@@ -167,7 +186,9 @@ impl<R: Rights> RunningBatch<R> {
                 let tool_errors_fail = self.options.tool_errors_fail;
                 ItemOutcome::answered(id, &reply, held.clone(), tool_errors_fail)
             }
-            None => ItemOutcome::too_large(id, &reply, self.render(ItemError::ResultTooLarge)),
+            None => {
+                ItemOutcome::too_large(id, &reply, self.render(ItemError::ResultTooLarge, None))
+            }
         };
         Ended { outcome, is_failed: reply.kind == ResultKind::ToolError, result }
     }
@@ -180,14 +201,38 @@ impl<R: Rights> RunningBatch<R> {
         // The record says so, to every retry.
         let is_replay =
             matches!(error, ItemError::Kept(Refusal::OutcomeUnknown | Refusal::ResultGone));
-        let problem = self.render(error);
+        let problem = self.render(error, Some(id));
         let mut outcome = ItemOutcome::failed(id, problem, held);
         (outcome.is_replay, outcome.attempts) = (is_replay, attempts);
         Ended { outcome, is_failed: true, result: None }
     }
 
-    pub(super) fn render(&self, error: ItemError) -> Problem {
-        (self.calls.0.render_item)(error)
+    pub(super) fn render(&self, error: ItemError, call: Option<CallId>) -> Problem {
+        (self.calls.0.render_item)(error, call)
+    }
+
+    /// Tells of a call that was refused before it was one.
+    async fn tell_refused(&self, id: CallId, planned: &BatchCall, error: &ItemError) {
+        // Without rights there is no tenant to tell about.
+        let Ok(caller) = self.rights.caller().await else { return };
+        let (code, error) = match error {
+            ItemError::Call(error) => (error.code(), Some(error)),
+            ItemError::Kept(refusal) => (refusal.code(), None),
+            ItemError::DependencyFailed(_) => ("dependency_failed", None),
+            ItemError::ArgumentsTooLarge { .. } => ("payload_too_large", None),
+            ItemError::ResultTooLarge | ItemError::NoRights(_) => return,
+        };
+        self.calls.0.gateway.tell_refused(RefusedCall {
+            id,
+            caller: &caller,
+            tags: self.options.details.tags(),
+            server: &planned.server,
+            target: &planned.tool,
+            arrived: Instant::now(),
+            size: planned.text.len(),
+            code,
+            error,
+        });
     }
 
     /// Returns the error of a call that is not made, and counts it.

@@ -168,7 +168,9 @@ impl<R: Rights> RunningBatch<R> {
         let result = room.and_then(|room| self.held.hold(body, room));
         let outcome = match &result {
             Some(held) => ItemOutcome::kept(answer, held.clone(), self.options.tool_errors_fail),
-            None => ItemOutcome::kept_too_large(answer, self.render(ItemError::ResultTooLarge)),
+            None => {
+                ItemOutcome::kept_too_large(answer, self.render(ItemError::ResultTooLarge, None))
+            }
         };
         Ended { outcome, is_failed, result }
     }

@@ -31,6 +31,7 @@ use self::outcome::{HeldBytes, ItemOutcome, Problem};
 use self::request::Batch;
 use super::{Calls, Details, IdempotencyKey, OutcomeKind, Refusal};
 use crate::common::byte_budget::TenantBytes;
+use crate::common::ids::CallId;
 use crate::gateway::{CallError, Caller};
 
 /// A batch, and the state that all its calls share.
@@ -86,7 +87,7 @@ pub enum ItemError {
 }
 
 /// Writes an error of a call of a batch as its caller sees it.
-pub type RenderItemError = fn(ItemError) -> Problem;
+pub type RenderItemError = fn(ItemError, Option<CallId>) -> Problem;
 
 impl From<CallError> for ItemError {
     fn from(error: CallError) -> Self {

@@ -145,6 +145,9 @@ fn every_key_of_a_file_is_used() {
         [batch]
         max_calls = 50
         max_results = 4096
+        [log]
+        calls = "all"
+        file = "calls.log"
         [secrets]
         keys = ["abcdefghabcdefghabcdefghabcdefgh"]
         [tenants.acme]
@@ -313,6 +316,7 @@ fn every_key_of_a_file_is_used() {
             synchronous: Synchronous::Full,
         },
         batch: BatchConfig { max_calls: 50, max_results: 4096 },
+        log: LogConfig { calls: LoggedCalls::All, file: Some("calls.log".into()) },
         secrets: SecretKeys { keys: vec![secret("abcdefghabcdefghabcdefghabcdefgh")] },
         servers: [("a-b", server), ("far", far)]
             .map(|(id, server)| (ServerId::parse(id).unwrap(), server))

@@ -2,6 +2,7 @@
 //!
 //! Changes are written to the store. All gateways that use the store follow within two seconds.
 
+mod calls;
 pub(super) mod keys;
 pub(super) mod pins;
 pub(super) mod reports;
@@ -43,8 +44,16 @@ pub(super) fn routes() -> Router<Arc<AppState>> {
         .route("/admin/v1/servers", get(running::servers))
         .route("/admin/v1/servers/{server}/tools", get(running::tools))
         .route("/admin/v1/calls", get(running::calls))
+        .merge(call_routes())
         .route("/admin/v1/servers/{server}/pins", pins)
         .route("/admin/v1/servers/{server}/pins/{tool}", delete(pins::forget_one))
+}
+
+/// Returns the routes of calls, which other replicas are asked for, too.
+pub(super) fn call_routes() -> Router<Arc<AppState>> {
+    Router::new()
+        .route("/admin/v1/calls/{id}", get(calls::show))
+        .route("/admin/v1/calls/{id}/explain", get(calls::explain))
 }
 
 /// Reads the JSON object of a request; an empty body is an empty object.

@@ -14,6 +14,7 @@ use crate::backend::connection::call_notifications::{CallNotifications, Notifica
 use crate::common::ids::CallId;
 use crate::gateway::{Call, CallError, Operation, ToolName};
 use crate::http::headers::{asked_timeout_of, fairness_key, refuse_key, trace_members};
+use crate::http::rest::asked::tags;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
@@ -40,6 +41,24 @@ pub(super) struct ForwardedCall {
 impl ForwardedCall {
     /// Reads a request for one of [`METHODS`]. `session_log_level` is the legacy session's.
     pub(super) fn read(
+        request: &McpRequest<'_>,
+        method: &'static str,
+        session_log_level: Option<LogLevel>,
+    ) -> Result<Self, RpcError> {
+        let read = Self::read_request(request, method, session_log_level);
+        read.map_err(|mut error| {
+            let id = CallId::generate();
+            let name =
+                ["name", "uri"].iter().find_map(|it| request.params.get(it).and_then(text_of));
+            let target = name.as_deref().unwrap_or(method);
+            let code = error.call_code.unwrap_or("invalid_request");
+            request.http.tell_refused(id, target, code, None);
+            error.call = Some(id);
+            error
+        })
+    }
+
+    fn read_request(
         request: &McpRequest<'_>,
         method: &'static str,
         session_log_level: Option<LogLevel>,
@@ -91,9 +110,11 @@ impl ForwardedCall {
             }),
             others: with_trace(params, &http.headers),
         };
+        let call = CallId::generate();
         let translation = Translation {
             era,
             id: id.to_owned(),
+            call,
             progress_token: progress_token.map(RawValue::to_owned),
             method,
             uri: match method {
@@ -108,13 +129,15 @@ impl ForwardedCall {
             _ => Operation::Method(method),
         };
         let call = Call {
-            id: CallId::generate(),
+            id: call,
             server,
             operation,
             others: other_params,
             meta,
             size: http.body.len(),
             fairness_key: fairness_key(&http.headers)?,
+            tags: tags(&http.headers).unwrap_or_default(),
+            waits_for_limits: false,
             listener,
             arrived: http.arrived,
             deadline: http.arrived + timeout,

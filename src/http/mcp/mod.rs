@@ -57,9 +57,10 @@ use super::auth::Authenticated;
 use super::error::HttpError;
 use super::headers::{PROTOCOL_VERSION, SESSION_ID};
 use super::replicas::Forwarded;
+use super::rest::asked::tags;
 use super::{AppState, body};
-use crate::common::ids::ServerId;
-use crate::gateway::{CallError, Caller, check_room};
+use crate::common::ids::{CallId, ServerId};
+use crate::gateway::{CallError, Caller, RefusedCall, check_room};
 use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::jsonrpc::framing::{DEPTH_MAX, ShapeExcess, check_shape};
 use crate::protocol::jsonrpc::members::MEMBERS_MAX;
@@ -230,7 +231,7 @@ async fn answer(
     };
     let mut admission = match admit(http, method).await {
         Ok(admission) => admission,
-        Err(error) => return refuse(error.into()),
+        Err(error) => return refuse(error),
     };
     let long_work = &http.caller.tenant.long_work;
     let len = params.map_or(0, |params| params.get().len());
@@ -252,7 +253,7 @@ async fn answer(
 }
 
 /// Charges a request to its tenant. Requests that are no work for a server, and no list, are free.
-async fn admit(http: &HttpRequest, method: &str) -> Result<Option<Admission>, CallError> {
+async fn admit(http: &HttpRequest, method: &str) -> Result<Option<Admission>, RpcError> {
     let is_call = forwarded_method(method).is_some()
         || [method::RESOURCES_SUBSCRIBE, method::LISTEN].contains(&method);
     let cost = match ListKind::of(method) {
@@ -263,11 +264,41 @@ async fn admit(http: &HttpRequest, method: &str) -> Result<Option<Admission>, Ca
         Some(_) => Cost::List,
         None => return Ok(None),
     };
-    let admitted = http.caller.tenant.admit(cost).await.map_err(CallError::from);
-    if let Err(error) = &admitted {
-        http.app.gateway.metrics().count_unresolved("", error.code());
+    let refusal = match http.caller.tenant.admit(cost).await {
+        Ok(admission) => return Ok(Some(admission)),
+        Err(refusal) => CallError::from(refusal),
+    };
+    let gateway = &http.app.gateway;
+    gateway.metrics().count_unresolved("", refusal.code());
+    let call = is_call.then(CallId::generate);
+    match call {
+        Some(call) => http.tell_refused(call, method, refusal.code(), Some(&refusal)),
+        None => gateway.tell_limit(&http.caller.tenant.id, None, &refusal),
     }
-    admitted.map(Some)
+    Err(RpcError::of_call(refusal, call))
+}
+
+impl HttpRequest {
+    /// Tells of a call that is refused before it is one. `target` is the tool or the method.
+    fn tell_refused(
+        &self,
+        id: CallId,
+        target: &str,
+        code: &'static str,
+        error: Option<&CallError>,
+    ) {
+        self.app.gateway.tell_refused(RefusedCall {
+            id,
+            caller: &self.caller,
+            tags: tags(&self.headers).unwrap_or_default(),
+            server: self.scope.server().unwrap_or_default(),
+            target,
+            arrived: self.arrived,
+            size: self.body.len(),
+            code,
+            error,
+        });
+    }
 }
 
 /// Finds the era: `_meta` or the header names a modern version, or only modern clients know the

@@ -191,6 +191,7 @@ mod tests {
             let translation = Translation {
                 era: Era::Legacy,
                 id: RawValue::from_string("7".to_owned()).unwrap(),
+                call: CallId::generate(),
                 progress_token: None,
                 method: method::TOOLS_CALL,
                 uri: None,

@@ -7,10 +7,12 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::common::ids::CallId;
 use crate::common::limit_use::millis_up;
 use crate::gateway::{CallError, Held};
 use crate::http::error::status_of;
-use crate::http::headers::add_rate_status;
+use crate::http::headers::{CALL_ID, add_rate_status, text_value};
+use crate::http::problem::explain_link;
 use crate::http::unsent::hold;
 use crate::protocol::jsonrpc::{
     Frame, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR,
@@ -32,6 +34,10 @@ pub(crate) struct RpcError {
     status: Option<StatusCode>,
     /// Applies to modern clients only, where the code does not decide the status.
     modern_status: Option<StatusCode>,
+    /// The call that failed, if it has an id.
+    pub(super) call: Option<CallId>,
+    /// The stable code of the error of a call, as in the REST API.
+    pub(super) call_code: Option<&'static str>,
     /// True if a limit or a budget was reached, so that no server is at fault.
     pub(super) is_of_limit: bool,
     /// Sent as headers.
@@ -121,7 +127,9 @@ impl RpcError {
     fn respond_with(&self, status: StatusCode, id: Option<&RawValue>) -> Response<Body> {
         let mut response = respond(status, self.body(id));
         hold(&mut response, self.held.clone());
-        add_rate_status(response.headers_mut(), &self.rate_status);
+        let headers = response.headers_mut();
+        add_rate_status(headers, &self.rate_status);
+        headers.extend(self.call.map(|call| (CALL_ID.clone(), text_value(call.to_string()))));
         response
     }
 }
@@ -160,6 +168,14 @@ impl From<&Malformed<'_>> for RpcError {
 
 impl From<CallError> for RpcError {
     fn from(error: CallError) -> Self {
+        Self::of_call(error, None)
+    }
+}
+
+impl RpcError {
+    /// Returns the error of a call, with a link to its explanation if there is one.
+    pub(super) fn of_call(error: CallError, call: Option<CallId>) -> Self {
+        let explain = call.and_then(|call| explain_link(status_of(&error), call));
         // These are of all attempts; the message is of the last.
         let (attempts, executed) = (error.attempts(), error.executed());
         let is_retryable = error.is_retryable();
@@ -199,6 +215,9 @@ impl From<CallError> for RpcError {
             "retryable": is_retryable,
             "executed": executed.as_str(),
         });
+        if let Some(link) = explain {
+            data["explain"] = json!(link);
+        }
         if attempts > 1 {
             data["attempts"] = json!(attempts);
         }
@@ -211,8 +230,9 @@ impl From<CallError> for RpcError {
         if let Some(limit) = error.limit() {
             data["limit"] = json!(limit);
         }
+        let call_code = Some(error.code());
         let error = Self::new(code, error.to_string()).with_data(&data);
-        Self { is_of_limit, ..error.with_rate_status(rate_status) }
+        Self { is_of_limit, call, call_code, ..error.with_rate_status(rate_status) }
     }
 }
 

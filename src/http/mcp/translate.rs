@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::modern::request_state::RequestState;
 use super::rpc::{self, RpcError};
 use crate::backend::connection::call_notifications::CallNotification;
+use crate::common::ids::CallId;
 use crate::common::offload::Offload;
 use crate::gateway::{CallError, Held, Reply};
 use crate::protocol::jsonrpc::INVALID_PARAMS;
@@ -24,6 +25,7 @@ pub(super) struct Translation {
     pub(super) era: Era,
     /// Echoed byte for byte.
     pub(super) id: Box<RawValue>,
+    pub(super) call: CallId,
     pub(super) progress_token: Option<Box<RawValue>>,
     pub(super) method: &'static str,
     /// The resource to read, as the client named it.
@@ -67,7 +69,8 @@ impl Translation {
 
     pub(super) fn response(&self, outcome: Result<Reply, CallError>) -> Translated {
         let result = |reply: Reply| Ok((self.result(&reply)?, reply.held));
-        match outcome.map_err(RpcError::from).and_then(result) {
+        let failed = |error| RpcError::of_call(error, Some(self.call));
+        match outcome.map_err(failed).and_then(result) {
             Ok((message, held)) => Translated { status: StatusCode::OK, message, held: Some(held) },
             Err(error) => {
                 let error = self.error(error);

@@ -165,5 +165,15 @@ fn reports(describer: &mut Describer) -> Vec<Operation> {
         admin(("get", "/admin/v1/calls"), "calls", "Lists the calls that run, the oldest first")
             .query(&describer.read::<CallsParams>())
             .answers(200, "The calls", calls),
+        admin(("get", "/admin/v1/calls/{id}"), "call", "Shows a call of the last while").answers(
+            200,
+            "The call",
+            json!({"type": "object"}),
+        ),
+        admin(("get", "/admin/v1/calls/{id}/explain"), "explain", "Explains a call").answers(
+            200,
+            "The limits, the queue, the attempts",
+            json!({"type": "object"}),
+        ),
     ]
 }

@@ -144,6 +144,13 @@ fn calls(describer: &mut Describer) -> Vec<Operation> {
             .answers(200, "The calls, the latest first", object(&list)),
         Operation::new(("get", "/v1/calls/{id}"), "calls", "show_call", "Shows a kept call")
             .answers(200, "The call", call.clone()),
+        Operation::new(
+            ("get", "/v1/calls/{id}/explain"),
+            "calls",
+            "explain_call",
+            "Explains how the gateway decided about a call that failed, was refused or was slow",
+        )
+        .answers(200, "The limits, the queue, the attempts", json!({"type": "object"})),
         Operation::new(("delete", "/v1/calls/{id}"), "calls", "cancel_call", "Cancels a kept call")
             .answers(200, "The call", call.clone()),
         Operation::new(

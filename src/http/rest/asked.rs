@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use crate::calls::{IdempotencyKey, InvalidKey};
+use crate::events::CallTags;
 use crate::gateway::CallError;
 use crate::http::headers::{IDEMPOTENCY_KEY, LABELS, PREFER, REQUEST_ID, tool_errors_fail};
 
@@ -21,8 +22,6 @@ pub(super) struct Asked {
     pub(super) prefer: Prefer,
     /// Answer a tool's own failure with 422.
     pub(super) tool_errors_fail: bool,
-    pub(super) labels: Vec<String>,
-    pub(super) request_id: Option<String>,
 }
 
 /// The preferences that count (RFC 7240). All others are ignored.
@@ -38,8 +37,6 @@ impl Asked {
             key: key(headers)?,
             prefer: Prefer::read(headers),
             tool_errors_fail: tool_errors_fail(headers)?,
-            labels: labels(headers)?,
-            request_id: request_id(headers).map(str::to_owned),
         })
     }
 
@@ -47,6 +44,12 @@ impl Asked {
     pub(super) fn is_kept(&self) -> bool {
         self.key.is_some() || self.prefer.respond_async
     }
+}
+
+/// Reads the caller's own names for a call.
+pub(crate) fn tags(headers: &HeaderMap) -> Result<CallTags, CallError> {
+    let request_id = request_id(headers).map(str::to_owned);
+    Ok(CallTags { request_id, labels: labels(headers)? })
 }
 
 /// Gives the request's own id back, on every response of the REST API.
@@ -123,11 +126,17 @@ impl Prefer {
 mod tests {
     use super::*;
 
-    fn asked(headers: &[(&'static str, &'static str)]) -> Result<Asked, CallError> {
+    fn headers(headers: &[(&'static str, &'static str)]) -> HeaderMap {
         let header = |(name, value): &(&'static str, &'static str)| {
             (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
-        Asked::read(&headers.iter().map(header).collect::<HeaderMap>())
+        headers.iter().map(header).collect()
+    }
+
+    fn asked(sent: &[(&'static str, &'static str)]) -> Result<Asked, CallError> {
+        let sent = headers(sent);
+        tags(&sent)?;
+        Asked::read(&sent)
     }
 
     #[test]
@@ -154,13 +163,15 @@ mod tests {
             assert!(matches!(asked(&[bad]), Err(CallError::InvalidRequest(_))), "{bad:?}");
         }
         let twice = [("idempotency-key", "a"), ("idempotency-key", "a")];
-        assert!(asked(&[twice[0], ("x-request-id", "a b")]).unwrap().request_id.is_none());
+        let read =
+            tags(&headers(&[("x-request-id", "a b"), ("trunkline-labels", "run=7, task=a")]));
+        let CallTags { request_id, labels } = read.unwrap();
+        assert_eq!(request_id, None);
+        assert_eq!(labels, ["run=7", "task=a"]);
         let mut headers = HeaderMap::new();
         for (name, value) in twice {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         assert!(Asked::read(&headers).is_err());
-        let labels = asked(&[("trunkline-labels", "run=7, task=a")]).unwrap().labels;
-        assert_eq!(labels, ["run=7", "task=a"]);
     }
 }

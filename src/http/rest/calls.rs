@@ -1,4 +1,5 @@
-//! Kept calls by their id: `/v1/calls`. Another tenant's call and an unknown one are the same 404.
+//! Calls by their id: `/v1/calls`. Those that are kept, and failures, refusals and slow ones of the
+//! last while. Another tenant's call and an unknown one are the same 404.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::asked::WAIT_MAX;
+use super::explain::explain_json;
 use super::kept;
+use super::recent::{ask_others, record_json};
 use crate::calls::{
     CallView, Cancelled, ListQuery, Polled, Ran, RecordKind, Refusal, states_named,
 };
@@ -65,10 +68,54 @@ pub(crate) async fn show(
     State(app): State<Arc<AppState>>,
     Authenticated(caller): Authenticated,
     path: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    extensions: Extensions,
 ) -> HttpResult {
     let id = id_in(path)?;
+    let find = |app: &AppState| Some(record_json(&*app.recent.find(&caller.tenant.id, id)?));
+    // The replica that was asked has charged the request, and has looked into the store.
+    if extensions.get::<Forwarded>().is_some() {
+        return found(find(&app));
+    }
     charge(&caller).await?;
-    Ok(view(app.calls.view(&caller.tenant, RecordKind::Call, id).await?))
+    let refusal = match app.calls.view(&caller.tenant, RecordKind::Call, id).await {
+        Ok(kept) => return Ok(view(kept)),
+        Err(refusal @ (Refusal::NoSuchCall | Refusal::StoreUnavailable { .. })) => refusal,
+        Err(refusal) => return Err(refusal.into()),
+    };
+    if let Some(call) = find(&app) {
+        return Ok(respond(&call));
+    }
+    let _turn = wait(&caller.tenant.store_permits).await?;
+    let asked = ask_others(&app, format!("/v1/calls/{id}"), &headers).await;
+    asked.ok_or_else(|| refusal.into())
+}
+
+/// Explains how the gateway decided about a call.
+pub(crate) async fn explain(
+    State(app): State<Arc<AppState>>,
+    Authenticated(caller): Authenticated,
+    path: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    extensions: Extensions,
+) -> HttpResult {
+    let id = id_in(path)?;
+    let known = app.recent.find(&caller.tenant.id, id).map(|call| explain_json(&call, false));
+    if extensions.get::<Forwarded>().is_some() {
+        return found(known);
+    }
+    // Not to the rate of calls: who has used that up may ask why.
+    caller.tenant.admit(Cost::List).await.map_err(CallError::from)?;
+    if known.is_some() {
+        return found(known);
+    }
+    let _turn = wait(&caller.tenant.store_permits).await?;
+    let asked = ask_others(&app, format!("/v1/calls/{id}/explain"), &headers).await;
+    asked.ok_or_else(|| Refusal::NoSuchCall.into())
+}
+
+pub(crate) fn found(call: Option<Value>) -> HttpResult {
+    call.map(|call| respond(&call)).ok_or_else(|| Refusal::NoSuchCall.into())
 }
 
 /// Answers as the call itself was or will be answered; with 202 while it is not over.
@@ -193,7 +240,7 @@ pub(super) async fn charge(caller: &Caller) -> Result<(), CallError> {
     Ok(())
 }
 
-pub(super) fn id_in(path: Result<Path<String>, PathRejection>) -> Result<CallId, HttpError> {
+pub(crate) fn id_in(path: Result<Path<String>, PathRejection>) -> Result<CallId, HttpError> {
     let Path(id) = path?;
     CallId::parse(&id).ok_or(HttpError::Kept(Refusal::NoSuchCall))
 }
@@ -213,6 +260,10 @@ pub(super) fn view_json(view: CallView) -> Value {
 }
 
 pub(super) fn respond(body: &Value) -> Response<Body> {
+    respond_bytes(body.to_string().into())
+}
+
+pub(super) fn respond_bytes(json: Bytes) -> Response<Body> {
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-    (headers, body.to_string()).into_response()
+    (headers, json).into_response()
 }

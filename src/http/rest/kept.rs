@@ -95,8 +95,8 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
         key: asked.key,
         details: Details {
             timeout_ms: timeout.as_millis() as u64,
-            labels: asked.labels,
-            request_id: asked.request_id,
+            labels: call.tags.labels,
+            request_id: call.tags.request_id,
             is_async: asked.prefer.respond_async,
             fairness_key: call.fairness_key,
             trace: call.meta.others,

@@ -1,9 +1,21 @@
 use std::fs::File;
-use std::io::{BufRead, BufReader, pipe};
+use std::io::{BufRead, BufReader, PipeWriter, pipe};
 
 use super::*;
 
 const LINE: &[u8] = b"a line of the log, as long as some lines are\n";
+
+impl LineSink for PipeWriter {
+    fn name(&self) -> String {
+        "a pipe".to_owned()
+    }
+}
+
+impl LineSink for File {
+    fn name(&self) -> String {
+        "a file".to_owned()
+    }
+}
 
 fn counter() -> IntCounter {
     IntCounter::new("dropped", "dropped").unwrap()
@@ -73,4 +85,30 @@ fn a_pipe_that_somebody_made_non_blocking_loses_nothing() {
     (0..pushed).for_each(|_| writer.push(LINE));
     assert_eq!(BufReader::new(reader).lines().take(pushed).count(), pushed);
     assert_eq!(counter.get(), 0);
+}
+
+#[test]
+fn a_file_that_was_moved_away_is_made_again_when_told_and_no_line_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, moved) = (dir.path().join("calls.log"), dir.path().join("calls.log.1"));
+    let writer = LogWriter::start(LineFile::open(path.clone()).unwrap()).unwrap();
+    writer.push(b"one\n");
+    writer.flush();
+    std::fs::rename(&path, &moved).unwrap();
+    writer.push(b"two\n");
+    writer.flush();
+    writer.reopen();
+    // Also without a further line: whoever rotates logs waits for the file.
+    while !path.exists() {
+        thread::yield_now();
+    }
+    writer.push(b"three\n");
+    writer.flush();
+    assert_eq!(std::fs::read_to_string(&moved).unwrap(), "one\ntwo\n");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
+    // Where no file can be made, the open one stays.
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    writer.reopen();
+    writer.push(b"four\n");
+    writer.flush();
 }

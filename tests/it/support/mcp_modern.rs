@@ -278,6 +278,15 @@ impl Said {
     }
 }
 
+/// Takes the link to its explanation out of the data of a call's error, and returns the rest.
+pub fn without_link(data: &Value) -> Value {
+    let mut data = data.clone();
+    let link = data.as_object_mut().and_then(|data| data.remove("explain"));
+    let link = link.unwrap_or_else(|| panic!("no link: {data}"));
+    assert!(link.as_str().is_some_and(|it| it.starts_with("/v1/calls/")), "{link}");
+    data
+}
+
 /// The messages of a whole stream.
 fn events(body: &str) -> Vec<String> {
     let mut stream = body.as_bytes().to_vec();

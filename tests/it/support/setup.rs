@@ -98,6 +98,13 @@ impl Setup {
         key.unwrap().key.expose().to_owned()
     }
 
+    /// A new key of an administrator's.
+    pub async fn new_admin_key(&self) -> String {
+        let (store, actor) = (self.store().await, Actor::cli("test"));
+        let key = store.create_key(&actor, &KeyOwner::Admin, None, None).await;
+        key.unwrap().key.expose().to_owned()
+    }
+
     /// The bundled server, as `std`.
     pub fn std(self) -> Self {
         self.server("std", "trunkline", &["std".to_owned()], "")

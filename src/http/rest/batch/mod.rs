@@ -16,7 +16,7 @@ use axum::http::{Request, Response};
 use axum::response::IntoResponse;
 use tokio::time::{Instant, sleep};
 
-use super::asked::{Asked, give_back_request_id, request_id_header};
+use super::asked::{Asked, give_back_request_id, request_id_header, tags};
 use crate::calls::Details;
 use crate::calls::batch::outcome::Problem;
 use crate::calls::batch::request::Batch;
@@ -64,7 +64,9 @@ impl Rights for RequestRights {
         if self.caller.credential.has_ended() {
             let mut head = self.head.clone();
             let caller = Authenticated::from_request_parts(&mut head, &self.app).await;
-            return caller.map(|Authenticated(caller)| caller).map_err(|it| item_problem(&it));
+            return caller
+                .map(|Authenticated(caller)| caller)
+                .map_err(|it| item_problem(&it, None));
         }
         Ok(self.caller.clone())
     }
@@ -111,12 +113,12 @@ async fn read(
 ) -> Result<Asking, HttpError> {
     let arrived = Instant::now();
     let (head, body) = request.into_parts();
-    let asked = Asked::read(&head.headers)?;
+    let (asked, tags) = (Asked::read(&head.headers)?, tags(&head.headers)?);
     let options = Options {
         key: asked.key,
         details: Details {
-            labels: asked.labels,
-            request_id: asked.request_id,
+            labels: tags.labels,
+            request_id: tags.request_id,
             fairness_key: fairness_key(&head.headers)?,
             trace: trace_members(&head.headers),
             ..Details::default()

@@ -1,0 +1,210 @@
+//! The call log: one line of JSON for each call that it is told of.
+//!
+//! A tenant has so many lines a second and no more: its flood must neither fill a disk nor push out
+//! the lines of others. A line then says how many were left out.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use super::{EndedCall, Event, Kinds, Sink};
+use crate::common::ids::TenantId;
+
+/// Lines in a second about one tenant's calls that its own limits refused.
+const OWN_LIMIT_LINES: u32 = 10;
+/// Lines in a second about one tenant's other calls, unless all calls are logged.
+const FAILURE_LINES: u32 = 100;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Writes one line, which ends with a newline. Must not wait.
+pub type WriteLine = Box<dyn Fn(&[u8]) + Send + Sync>;
+
+pub struct CallLog {
+    /// Whether calls that ended well are written, too.
+    has_all: bool,
+    write: WriteLine,
+    /// The tenants with lines in this second that are bounded.
+    by_tenant: Mutex<HashMap<TenantId, Quota>>,
+}
+
+/// The lines of one tenant in one second.
+struct Quota {
+    since: Instant,
+    of_limits: Lines,
+    of_failures: Lines,
+}
+
+#[derive(Default)]
+struct Lines {
+    written: u32,
+    left_out: u64,
+}
+
+/// A line about one call.
+#[derive(Serialize)]
+struct CallLine<'a> {
+    timestamp: Timestamp,
+    target: &'static str,
+    call: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    tenant: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    server: &'a str,
+    tool: &'a str,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    executed: &'static str,
+    attempts: u32,
+    queue_ms: f64,
+    backend_ms: f64,
+    bytes_in: u64,
+    bytes_out: u64,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    labels: &'a [String],
+}
+
+/// A line about lines that were left out.
+#[derive(Serialize)]
+struct LeftOutLine<'a> {
+    timestamp: Timestamp,
+    target: &'static str,
+    tenant: &'a str,
+    /// Refusals by the tenant's own limits.
+    left_out_own_limit: u64,
+    left_out_others: u64,
+}
+
+const TARGET: &str = "call";
+
+impl CallLog {
+    /// Creates a log of failures; with `has_all`, of all calls.
+    pub fn new(has_all: bool, write: WriteLine) -> Self {
+        Self { has_all, write, by_tenant: Mutex::default() }
+    }
+
+    /// Returns the kinds of events that it must hear.
+    pub fn kinds(&self) -> Kinds {
+        if self.has_all { Kinds::ENDS } else { Kinds::NOTABLE }
+    }
+
+    /// Tells of lines that were left out, once a second, for ever.
+    pub async fn run(&self) {
+        loop {
+            sleep(SECOND).await;
+            self.tell_left_out();
+        }
+    }
+
+    fn tell_left_out(&self) {
+        let mut by_tenant = self.by_tenant.lock();
+        by_tenant.retain(|tenant, quota| {
+            let is_over = quota.since.elapsed() >= SECOND;
+            if is_over {
+                self.write_left_out(tenant, quota);
+            }
+            !is_over
+        });
+    }
+
+    /// Returns whether a tenant may have one more line in this second.
+    fn may_write(&self, call: &EndedCall) -> bool {
+        let mut by_tenant = self.by_tenant.lock();
+        let quota = by_tenant.entry(call.tenant.clone()).or_insert_with(Quota::new);
+        if quota.since.elapsed() >= SECOND {
+            self.write_left_out(&call.tenant, quota);
+            *quota = Quota::new();
+        }
+        if call.is_own_limit {
+            quota.of_limits.take(OWN_LIMIT_LINES)
+        } else {
+            quota.of_failures.take(FAILURE_LINES)
+        }
+    }
+
+    fn write_left_out(&self, tenant: &TenantId, quota: &Quota) {
+        let (of_limits, of_failures) = (quota.of_limits.left_out, quota.of_failures.left_out);
+        if of_limits + of_failures > 0 {
+            self.write_line(&LeftOutLine {
+                timestamp: Timestamp::now(),
+                target: TARGET,
+                tenant: tenant.name().as_str(),
+                left_out_own_limit: of_limits,
+                left_out_others: of_failures,
+            });
+        }
+    }
+
+    fn write_line(&self, line: &impl Serialize) {
+        let mut line = serde_json::to_vec(line).expect("lines are plain data");
+        line.push(b'\n');
+        (self.write)(&line);
+    }
+}
+
+impl Sink for CallLog {
+    fn hear(&self, event: &Event) {
+        let Event::CallEnded(call) = event else { return };
+        // A slow call is no failure, and neither is a tool's own.
+        let is_wanted = self.has_all || !call.outcome.is_answer();
+        let is_bounded = call.is_own_limit || !self.has_all;
+        if is_wanted && (!is_bounded || self.may_write(call)) {
+            self.write_line(&CallLine::of(call));
+        }
+    }
+}
+
+impl Quota {
+    fn new() -> Self {
+        let (of_limits, of_failures) = (Lines::default(), Lines::default());
+        Self { since: Instant::now(), of_limits, of_failures }
+    }
+}
+
+impl Lines {
+    /// Takes one of `max` lines; counts it if there is none left.
+    fn take(&mut self, max: u32) -> bool {
+        let is_free = self.written < max;
+        if is_free {
+            self.written += 1;
+        } else {
+            self.left_out += 1;
+        }
+        is_free
+    }
+}
+
+impl<'a> CallLine<'a> {
+    fn of(call: &'a EndedCall) -> Self {
+        Self {
+            timestamp: Timestamp::now(),
+            target: TARGET,
+            call: call.id.to_string(),
+            request_id: call.tags.request_id.as_deref(),
+            tenant: call.tenant.name().as_str(),
+            key: call.key.as_ref().map(|key| key.as_str()),
+            server: &call.server,
+            tool: &call.target,
+            outcome: call.outcome.as_str(),
+            code: call.code,
+            executed: call.executed,
+            attempts: call.attempts,
+            queue_ms: in_ms(call.queue),
+            backend_ms: in_ms(call.backend),
+            bytes_in: call.bytes_in,
+            bytes_out: call.bytes_out,
+            labels: &call.tags.labels,
+        }
+    }
+}
+
+/// Returns milliseconds, to the microsecond.
+pub fn in_ms(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
+}

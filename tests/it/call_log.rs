@@ -1,0 +1,174 @@
+//! The call log, and calls that were not kept, by their ids.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Database, Gateway, Serving, Setup, eventually};
+
+const ACME: &str = "servers = [\"*\"]\nrate = \"1/h\"\nburst = 2";
+const OTHER: &str = "servers = [\"*\"]";
+
+fn setup() -> Setup {
+    Setup::new().with_tenant("acme", ACME).with_tenant("other", OTHER).fake("fake")
+}
+
+/// Returns the lines of the call log about calls.
+fn lines_of(log: &[String]) -> Vec<Value> {
+    let lines = log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["target"] == "call").collect()
+}
+
+async fn logged(gateway: &Serving, call: &str) -> Value {
+    eventually("logged", async || {
+        lines_of(&gateway.log()).into_iter().find(|line| line["call"] == call)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn failures_are_logged_with_what_is_known_of_them_and_successes_are_not() {
+    let gateway = setup().serve().await;
+    let good = gateway.call("fake", "raw", "{}").await;
+    assert_eq!(good.status, 200);
+    let request =
+        gateway.client.post(format!("http://{}/v1/servers/fake/tools/nope", gateway.addr));
+    let request = request.header("x-request-id", "r-9").header("trunkline-labels", "run=7,task=a");
+    let bad = Answer::of(request.body("{\"secret\":\"hunter2\"}")).await;
+    assert_eq!(bad.status, 404);
+    let line = logged(&gateway, bad.header("trunkline-call-id")).await;
+    for (name, value) in [
+        ("tenant", json!("local")),
+        ("server", json!("fake")),
+        ("tool", json!("nope")),
+        ("outcome", json!("error")),
+        ("code", json!("tool_not_found")),
+        ("executed", json!("no")),
+        ("attempts", json!(0)),
+        ("request_id", json!("r-9")),
+        ("labels", json!(["run=7", "task=a"])),
+    ] {
+        assert_eq!(line[name], value, "{line}");
+    }
+    assert!(!gateway.log().iter().any(|line| line.contains("hunter2")));
+    let good = good.header("trunkline-call-id");
+    assert!(!lines_of(&gateway.log()).iter().any(|line| line["call"] == *good));
+}
+
+#[tokio::test]
+async fn all_calls_are_logged_to_a_file_that_is_opened_again_on_sighup() {
+    let setup = setup();
+    let path = setup.dir.path().join("calls.log");
+    let file = format!("log.calls = \"all\"\nlog.file = {:?}", path.display().to_string());
+    let gateway = setup.set(&file).serve().await;
+    let read = || std::fs::read_to_string(&path).unwrap_or_default();
+    let is_logged = async |answer: &Answer| {
+        let id = answer.header("trunkline-call-id").to_owned();
+        eventually("logged", async || read().contains(&id).then_some(())).await;
+    };
+    is_logged(&gateway.call("fake", "raw", "{}").await).await;
+    let moved = path.with_extension("1");
+    std::fs::rename(&path, &moved).unwrap();
+    gateway.signal(Signal::HUP);
+    eventually("opened again", async || path.exists().then_some(())).await;
+    is_logged(&gateway.call("fake", "raw", "{}").await).await;
+    assert_eq!(read().lines().count(), 1);
+    let line: Value = serde_json::from_str(read().trim()).unwrap();
+    assert_eq!((&line["outcome"], &line["executed"]), (&json!("ok"), &json!("yes")));
+    assert!(line["backend_ms"].as_f64().unwrap() > 0.0, "{line}");
+    assert!(lines_of(&gateway.log()).is_empty());
+}
+
+#[tokio::test]
+async fn refusals_by_a_tenants_own_limits_fill_no_log() {
+    let gateway = setup().serve().await;
+    let key = gateway.setup().new_key("acme").await;
+    for _ in 0..100 {
+        let request =
+            gateway.client.post(format!("http://{}/v1/servers/fake/tools/raw", gateway.addr));
+        Answer::of(request.bearer_auth(&key).body("{}")).await;
+    }
+    let left_out = |log: &[String]| -> u64 {
+        let lines = lines_of(log);
+        lines.iter().filter_map(|line| line["left_out_own_limit"].as_u64()).sum()
+    };
+    eventually("told", async || {
+        let log = gateway.log();
+        let lines = lines_of(&log).iter().filter(|it| it["code"] == "rate_limited").count();
+        (left_out(&log) + lines as u64 == 98).then_some(())
+    })
+    .await;
+    assert!(left_out(&gateway.log()) > 0);
+}
+
+async fn found(gateway: &Gateway, key: &str, path: &str) -> Answer {
+    gateway.with_key(key).get(path).await
+}
+
+#[tokio::test]
+async fn a_failed_call_is_found_by_its_tenant_and_an_operator_and_by_nobody_else() {
+    let gateway = setup().start().await;
+    let (key, other) = (gateway.new_key("acme").await, gateway.new_key("other").await);
+    let acme = gateway.with_key(&key);
+    for _ in 0..2 {
+        assert_eq!(acme.call("fake", "raw", "{}").await.status, 200);
+    }
+    let refused = acme.call("fake", "raw", "{}").await;
+    assert_eq!(refused.status, 429);
+    let id = refused.header("trunkline-call-id");
+    let explain = refused.json()["explain"].as_str().unwrap().to_owned();
+    assert_eq!(explain, format!("/v1/calls/{id}/explain"));
+    // Asking is charged, too, so the tenant's own rate answers here.
+    let admin = gateway.setup().new_admin_key().await;
+    let record = found(&gateway, &admin, &format!("/admin/v1/calls/{id}")).await.json();
+    assert_eq!((&record["tenant"], &record["code"]), (&json!("acme"), &json!("rate_limited")));
+
+    let failed = gateway.with_key(&other).call("fake", "nope", "{}").await;
+    let id = failed.header("trunkline-call-id").to_owned();
+    let record = found(&gateway, &other, &format!("/v1/calls/{id}")).await.json();
+    assert_eq!((&record["tool"], &record["code"]), (&json!("nope"), &json!("tool_not_found")));
+    assert_eq!(record["key"], other[3..15]);
+    let unknown = "0".repeat(32);
+    let stranger = gateway.get(&format!("/v1/calls/{id}")).await;
+    let nobody = gateway.get(&format!("/v1/calls/{unknown}")).await;
+    assert_eq!((stranger.status, &stranger.body), (404, &nobody.body));
+    let stranger = gateway.get(&format!("/v1/calls/{id}/explain")).await;
+    assert_eq!((stranger.status, &stranger.body), (404, &nobody.body));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn calls_over_mcp_and_items_of_a_batch_are_found_too() {
+    let gateway = setup().start().await;
+    let said = gateway.mcp("/mcp/fake").call("nope", json!({})).send().await;
+    // An unknown tool has the gateway's own id, also where it is refused before it is a call.
+    let id = said.headers["trunkline-call-id"].to_str().unwrap().to_owned();
+    assert_eq!(gateway.get(&format!("/v1/calls/{id}")).await.json()["tool"], "nope");
+
+    let batch = json!({"calls": [
+        {"id": "a", "server": "fake", "tool": "nope", "arguments": {}},
+        {"id": "b", "server": "fake", "tool": "raw", "arguments": {}, "depends_on": ["a"]},
+    ]});
+    let request = gateway.client.post(gateway.url("/v1/batch")).body(batch.to_string());
+    let answer = Answer::of(request).await.json();
+    for (item, code) in [(0, "tool_not_found"), (1, "dependency_failed")] {
+        let id = answer["results"][item]["call_id"].as_str().unwrap();
+        assert_eq!(gateway.get(&format!("/v1/calls/{id}")).await.json()["code"], code, "{answer}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_another_replica_had_is_found_there() {
+    let database = Database::sqlite();
+    let [one, two] = crate::replicas::two(&database).await;
+    let failed = one.call("fake", "nope", "{}").await;
+    let id = failed.header("trunkline-call-id").to_owned();
+    eventually("the replicas know each other", async || {
+        let answer = two.get(&format!("/v1/calls/{id}")).await;
+        (answer.status == 200 && answer.json()["code"] == "tool_not_found").then_some(())
+    })
+    .await;
+    assert_eq!(two.get(&format!("/v1/calls/{id}/explain")).await.status, 200);
+    assert_eq!(two.get(&format!("/v1/calls/{}", "0".repeat(32))).await.status, 404);
+    crate::replicas::stop([one, two]).await;
+}
