@@ -90,7 +90,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("registry", &["backend", "common", "config", "events", "tenants"]),
     ("backend", &["common", "config", "events", "pins", "protocol", "telemetry", "tenants"]),
-    ("tenants", &["common", "config", "store", "telemetry"]),
+    ("tenants", &["common", "config", "events", "store", "telemetry"]),
     ("cluster", &["common", "config", "store"]),
     ("store", &["common", "config", "pins"]),
     ("std_server", &["protocol"]),

@@ -122,6 +122,7 @@ impl CallsInner {
             server: request.server.id().as_str(),
             target: &request.tool,
             arrived: Instant::now(),
+            deadline: Some(Instant::now() + request.details.timeout()),
             size: request.arguments.as_str().len(),
             code: error.code(),
             error: Some(error),

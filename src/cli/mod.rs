@@ -65,6 +65,10 @@ enum Command {
     /// With an administrator's key, the calls that servers work on now; with a tenant's, the calls
     /// of the tenant that are kept.
     Calls(running::calls::Args),
+    /// Explain how the gateway decided about a call, and what would have let it through
+    ///
+    /// Finds calls that failed, were refused or were slow, of the last while.
+    Explain(running::explain::Args),
     /// Report how often each tool was called, and how long that took
     ///
     /// `ERRORS` are calls that failed, `FAILED` those that the tool itself reports as failed.
@@ -142,6 +146,7 @@ pub fn run() -> ExitCode {
         Command::Servers(args) => running::servers::run(args).map(success),
         Command::Tools(args) => running::tools::run(args).map(success),
         Command::Calls(args) => running::calls::run(args).map(success),
+        Command::Explain(args) => running::explain::run(args).map(success),
         Command::Usage(args) => running::usage::run(args).map(success),
         Command::Audit(args) => running::audit::run(args).map(success),
         Command::Completions(args) => shell::completions(args).map(success),

@@ -29,8 +29,19 @@ pub struct LimitState {
     pub max: u32,
     /// Until the next call is admitted, where that is known and the limit is reached.
     pub frees_in: Option<Duration>,
+    /// How many more it would have to admit for one more call; 0 if it admits one.
+    pub missing: u32,
     /// Calls that the limit refused before this one, and that might still run.
     pub refused_before: u32,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Passed,
+    Refused,
+    /// Another limit had refused the call before.
+    NotReached,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +94,7 @@ pub struct Raise {
     pub value: u32,
     /// For this call alone.
     pub more: u32,
-    /// For the calls before it, too, that the limit refused and that might still run.
+    /// For this call and those before it that the limit refused and that might still run.
     pub more_for_all: u32,
 }
 
@@ -112,7 +123,7 @@ impl LimitRule {
         }
     }
 
-    /// Returns the setting that holds the most calls at once.
+    /// Returns the setting that is to be raised.
     pub fn setting(self) -> &'static str {
         match self {
             Self::MaxInFlight => "max_in_flight",
@@ -121,10 +132,58 @@ impl LimitRule {
     }
 }
 
+impl Verdict {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Refused => "refused",
+            Self::NotReached => "not_reached",
+        }
+    }
+}
+
 impl LimitState {
-    /// Returns how many more calls the limit would have to admit for one more; 0 if it admits one.
-    pub fn missing(&self) -> u32 {
-        (self.used + 1).saturating_sub(self.max)
+    /// Returns whether the limit would have refused the call, if it had been reached.
+    fn is_in_the_way(&self) -> bool {
+        self.verdict == Verdict::Refused || self.verdict == Verdict::NotReached && self.missing > 0
+    }
+}
+
+/// Returns the ways past the limits that refused a call, or would have. All else being equal, each
+/// is enough.
+pub fn remedies_of_limits(limits: &[LimitState]) -> Vec<Remedy> {
+    let in_the_way: Vec<_> = limits.iter().filter(|limit| limit.is_in_the_way()).collect();
+    let mut remedies = vec![];
+    // A rate alone can be waited for: nobody knows when a call in flight ends.
+    let waits: Option<Vec<_>> = in_the_way.iter().map(|limit| limit.frees_in).collect();
+    if let Some(after) = waits.and_then(|waits| waits.into_iter().max()) {
+        remedies.push(Remedy::Retry { after });
+    }
+    let raises: Vec<_> = in_the_way.into_iter().map(Raise::of).collect();
+    if !raises.is_empty() {
+        remedies.push(Remedy::Raise(raises));
+    }
+    remedies
+}
+
+/// Returns how many more instances of so many slots would have left no call waiting: a quarter of
+/// all slots may be kept for other tenants.
+pub fn more_instances(ahead: Ahead, slots_of_each: u32) -> u32 {
+    let calls = ahead.taken + ahead.own + ahead.others + 1;
+    let slots = calls.saturating_mul(4).div_ceil(3);
+    slots.saturating_sub(ahead.slots).div_ceil(slots_of_each.max(1)).max(1)
+}
+
+impl Raise {
+    fn of(limit: &LimitState) -> Self {
+        let more = limit.missing.max(1);
+        Self {
+            setting: limit.rule.setting(),
+            scope: limit.scope.clone(),
+            value: limit.max,
+            more,
+            more_for_all: more + limit.refused_before,
+        }
     }
 }
 
@@ -140,7 +199,8 @@ impl fmt::Display for Remedy {
                 Ok(())
             }
             Self::Instances { server, value, more } => {
-                write!(f, "`instances` of `{server}` is {value}: {}", more_in_words(*more))
+                let more = more_in_words(*more);
+                write!(f, "`instances` of server `{server}` is {value}: {more}")
             }
         }
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ended::Ended;
+use super::explain::FailedCall;
 use super::steps::CallSteps;
-use super::{Call, CallError, Caller, Gateway, Reply};
+use super::{Call, CallError, Caller, Gateway, Operation, Reply};
 use crate::backend::Backend;
 use crate::backend::instance::tools::Tool;
 use crate::common::usage::Counts;
@@ -85,9 +86,33 @@ impl<'a> Accounting<'a> {
     fn tell(&self, ended: Ended<'_>, took: Duration) {
         let is_routine = matches!(ended, Ended::Answered(_)) && !self.is_slow(took);
         let kind = if is_routine { Kinds::ROUTINE } else { Kinds::NOTABLE };
-        self.gateway.events().tell(kind, || ended.event(self.caller, self.call, &self.steps, took));
+        self.gateway.events().tell(kind, || {
+            let steps = self.steps.explain(self.call.arrived);
+            let explanation = match ended {
+                Ended::Failed(error) => self.failed_call(error).explain(steps),
+                Ended::Answered(_) | Ended::Cancelled => steps,
+            };
+            let dispatched = self.steps.attempt.map(|attempt| attempt.dispatched);
+            ended.event(self.caller, self.call, explanation, dispatched, took)
+        });
         if let Ended::Failed(error) = ended {
             self.gateway.tell_limit(&self.caller.tenant.id, Some(self.call.id), error);
+        }
+    }
+
+    fn failed_call<'e>(&'e self, error: &'e CallError) -> FailedCall<'e> {
+        let tool = match (&self.target, &self.call.operation) {
+            (Target::Tool(tool), _) => Some(tool.name()),
+            (_, Operation::Tool { .. }) => Some(self.call.target()),
+            (_, Operation::Method(_)) => None,
+        };
+        FailedCall {
+            caller: self.caller,
+            server: self.call.server.id().as_str(),
+            tool,
+            deadline: self.call.deadline,
+            backend: self.backend.as_deref(),
+            error,
         }
     }
 

@@ -6,13 +6,16 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use super::steps::CallSteps;
+use super::explain::FailedCall;
 use super::{Call, CallError, Caller, Executed, Gateway, Operation, Reply, ToolName};
 use crate::common::ids::{CallId, TenantId};
 use crate::events::call::bounded_name;
 use crate::events::explanation::Explanation;
 use crate::events::{CallOutcome, CallTags, EndedCall, Event, Kinds};
 use crate::protocol::mcp::results::ResultKind;
+
+/// The time that a refused call would have had, where its server is not known.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a call ended.
 #[derive(Clone, Copy)]
@@ -31,6 +34,8 @@ pub struct RefusedCall<'a> {
     pub server: &'a str,
     pub target: &'a str,
     pub arrived: Instant,
+    /// The latest end that the call would have had, if it is known.
+    pub deadline: Option<Instant>,
     pub size: usize,
     /// The stable code of the error.
     pub code: &'static str,
@@ -50,10 +55,11 @@ impl<'a> Ended<'a> {
         self,
         caller: &Caller,
         call: &Call,
-        steps: &CallSteps,
+        explanation: Explanation,
+        dispatched: Option<Instant>,
         took: Duration,
     ) -> Event {
-        let dispatched = steps.attempt.map(|attempt| attempt.dispatched);
+        let attempts = explanation.attempts.len() as u32;
         let queue = dispatched.map_or(took, |at| at.duration_since(call.arrived));
         let failed = EndedCall {
             id: call.id,
@@ -68,12 +74,12 @@ impl<'a> Ended<'a> {
             code: Some("cancelled"),
             executed: Executed::if_written(dispatched.is_some()).as_str(),
             is_own_limit: false,
-            attempts: steps.attempts(),
+            attempts,
             queue,
             backend: took.saturating_sub(queue),
             bytes_in: call.size as u64,
             bytes_out: 0,
-            explanation: steps.explain(call.arrived),
+            explanation,
         };
         Event::CallEnded(Arc::new(match self {
             Self::Cancelled => failed,
@@ -129,6 +135,17 @@ impl Gateway {
 impl RefusedCall<'_> {
     fn record(self) -> EndedCall {
         let took = self.arrived.elapsed();
+        let explanation = self.error.map(|error| {
+            let failed = FailedCall {
+                caller: self.caller,
+                server: self.server,
+                tool: Some(self.target),
+                deadline: self.deadline.unwrap_or_else(|| self.arrived + USUAL_TIMEOUT),
+                backend: None,
+                error,
+            };
+            failed.explain(Explanation::default())
+        });
         EndedCall {
             id: self.id,
             tenant: self.caller.tenant.id.clone(),
@@ -147,7 +164,7 @@ impl RefusedCall<'_> {
             backend: Duration::ZERO,
             bytes_in: self.size as u64,
             bytes_out: 0,
-            explanation: Explanation::default(),
+            explanation: explanation.unwrap_or_default(),
         }
     }
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::unsent::Held;
 use crate::backend::instance::arguments::Misfit;
 use crate::common::limit_use::LimitUse;
+use crate::events::explanation::LimitRule;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
 use crate::protocol::mcp::headers::HeaderMismatch;
-use crate::tenants::limits::RateStatus;
+use crate::tenants::limits::{IN_FLIGHT, RateStatus, RefusedBy};
 
 /// The `Retry-After` where no better time is known.
 pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -288,6 +289,19 @@ impl CallError {
             self.last(),
             Self::TenantBusy { .. } | Self::RateLimited { .. } | Self::TenantQuarantined { .. }
         )
+    }
+
+    /// Returns the limit of the tenant that refused the call, if that is a rate or one of calls in
+    /// flight.
+    pub(super) fn refused_by(&self) -> Option<RefusedBy> {
+        let (rule, scope) = match self.last() {
+            Self::RateLimited { scope, .. } => (LimitRule::Rate, scope),
+            Self::TenantBusy { limit, .. } if limit.name == IN_FLIGHT => {
+                (LimitRule::MaxInFlight, limit.scope.as_ref()?)
+            }
+            _ => return None,
+        };
+        Some(RefusedBy { rule, scope: scope.clone() })
     }
 
     /// Returns the number of attempts; 0 if the call was refused before the first.

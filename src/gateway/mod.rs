@@ -15,6 +15,7 @@ mod call;
 mod convert;
 mod ended;
 mod error;
+mod explain;
 mod steps;
 mod unsent;
 

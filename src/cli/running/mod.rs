@@ -9,6 +9,7 @@ pub(super) mod audit;
 pub(super) mod call;
 pub(super) mod calls;
 mod client;
+pub(super) mod explain;
 pub(super) mod servers;
 pub(super) mod status;
 mod times;

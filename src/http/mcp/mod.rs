@@ -294,6 +294,7 @@ impl HttpRequest {
             server: self.scope.server().unwrap_or_default(),
             target,
             arrived: self.arrived,
+            deadline: None,
             size: self.body.len(),
             code,
             error,

@@ -146,6 +146,7 @@ impl Target<'_> {
             server: self.server,
             target: self.tool,
             arrived: self.arrived,
+            deadline: None,
             size: 0,
             code: error.status_and_code().1,
             error: error.of_call(),

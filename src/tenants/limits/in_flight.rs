@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::shared::{LimitLease, SharedLimits};
+use super::states::RefusedCalls;
 use crate::common::ids::TenantId;
 use crate::common::limit_use::LimitUse;
 use crate::common::policy::Pattern;
@@ -16,6 +17,8 @@ pub const IN_FLIGHT: &str = "in_flight";
 pub(super) struct InFlightLimit {
     calls: Count,
     pub(super) max: Option<u32>,
+    /// The calls that were refused lately.
+    pub(super) refused: Arc<RefusedCalls>,
 }
 
 /// Counts calls on this replica, or over all replicas.
@@ -40,7 +43,7 @@ impl InFlightLimit {
             None => Count::Here(Arc::default()),
             Some(shared) => Count::Shared(LimitLease::new(shared, in_flight_key(tenant, pattern))),
         };
-        Self { calls, max: None }
+        Self { calls, max: None, refused: Arc::default() }
     }
 
     /// Returns the same count under another limit. Calls in flight stay, even beyond it.
@@ -48,7 +51,7 @@ impl InFlightLimit {
         if let Count::Shared(lease) = &self.calls {
             lease.set_limit(max);
         }
-        Self { calls: self.calls.clone(), max }
+        Self { calls: self.calls.clone(), max, refused: self.refused.clone() }
     }
 
     /// Returns the limit, and the calls that this replica counts.

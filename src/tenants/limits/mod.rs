@@ -2,6 +2,7 @@
 //!
 //! - `quota`, `bucket`: a rate as numbers, and its usage
 //! - `in_flight`: a limit of calls in flight
+//! - `states`: how the limits stand, to explain a decision
 //! - `rate_headers`: the `RateLimit` headers
 //! - [`shared`]: limits that all replicas share, in Valkey or Redis
 //!
@@ -13,7 +14,10 @@ mod bucket;
 mod in_flight;
 mod quota;
 mod rate_headers;
+#[cfg(test)]
+mod remedy_tests;
 pub mod shared;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +29,7 @@ pub use self::in_flight::IN_FLIGHT;
 use self::in_flight::{InFlightLimit, TenantPermit};
 use self::quota::Remaining;
 pub use self::shared::SharedLimits;
+pub use self::states::RefusedBy;
 use crate::common::ids::TenantId;
 use crate::common::limit_use::LimitUse;
 use crate::common::policy::{Limit, Pattern, Policy};

@@ -3,6 +3,7 @@
 mod bounds;
 mod pauses;
 mod rate_gate;
+mod remedies;
 mod reserve;
 mod resize;
 mod scenarios;
