@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Database, Gateway, Serving, Setup, eventually};
+use crate::support::{Answer, Database, Gateway, Serving, Setup, eventually, trunkline};
 
 const ACME: &str = "servers = [\"*\"]\nrate = \"1/h\"\nburst = 2";
 const OTHER: &str = "servers = [\"*\"]";
@@ -171,4 +171,37 @@ async fn a_call_that_another_replica_had_is_found_there() {
     assert_eq!(two.get(&format!("/v1/calls/{id}/explain")).await.status, 200);
     assert_eq!(two.get(&format!("/v1/calls/{}", "0".repeat(32))).await.status, 404);
     crate::replicas::stop([one, two]).await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_explained_with_what_would_have_let_it_through() {
+    let limited = "servers = [\"*\"]\n[tenants.acme.limits.\"fake/hold\"]\nmax_in_flight = 1";
+    let gateway = Setup::new().with_tenant("acme", limited).fake("fake").serve().await;
+    let key = gateway.setup().new_key("acme").await;
+    let hold = || {
+        let url = format!("http://{}/v1/servers/fake/tools/hold", gateway.addr);
+        gateway.client.post(url).bearer_auth(&key).body("{}")
+    };
+    let held = tokio::spawn(Answer::of(hold()));
+    let fake = gateway.fake("fake");
+    eventually("held", async || fake.calls_of("hold").pop()).await;
+    let refused = Answer::of(hold()).await.json();
+    let link = refused["explain"].as_str().unwrap();
+    let request = gateway.client.get(format!("http://{}{link}", gateway.addr));
+    let explained = Answer::of(request.bearer_auth(&key)).await.json();
+    let verdicts: Vec<_> = explained["limits"].as_array().unwrap().iter().collect();
+    let last = verdicts.last().unwrap();
+    assert_eq!((&last["scope"], &last["verdict"]), (&json!("fake/hold"), &json!("refused")));
+    assert_eq!((&last["used"], &last["max"]), (&json!(1), &json!(1)), "{explained}");
+    assert_eq!(explained["call"].get("tenant"), None);
+    let text = "`max_in_flight` of `fake/hold` is 1: one more";
+    assert_eq!(explained["would_have_passed"][0]["text"], text);
+
+    let id = refused["explain"].as_str().unwrap().split('/').nth(3).unwrap().to_owned();
+    let url = format!("http://{}", gateway.addr);
+    let args = ["explain", &id, "--url", &url, "--key", &key];
+    let shown = trunkline(gateway.setup(), &args).await;
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains(text) && shown.contains("fake/hold"), "{shown}");
+    held.abort();
 }

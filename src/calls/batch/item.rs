@@ -229,6 +229,7 @@ impl<R: Rights> RunningBatch<R> {
             server: &planned.server,
             target: &planned.tool,
             arrived: Instant::now(),
+            deadline: Some(self.deadline),
             size: planned.text.len(),
             code,
             error,

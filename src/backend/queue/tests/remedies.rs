@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::backend::queue::{Queue, QueueOptions};
 use crate::common::ids::TenantId;
@@ -38,7 +38,8 @@ async fn make(slots: usize, calls: &[Made]) -> Vec<(usize, Ahead)> {
             let slot = entry.acquire_or_wait(call.takes, deadline, |seen| ahead = Some(seen)).await;
             match slot {
                 Ok(slot) => {
-                    sleep(call.takes).await;
+                    // Its deadline ends it, as it ends the waiting.
+                    sleep_until(deadline.min(Instant::now() + call.takes)).await;
                     drop(slot);
                     None
                 }
