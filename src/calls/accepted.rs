@@ -351,9 +351,11 @@ impl CallsInner {
             return self.take_up_batch(claimed).await;
         }
         let ClaimedCall { id, tenant, server, tool, arguments, .. } = claimed;
+        let details = Details::stored(&claimed.request);
         let (account, fingerprint) =
             (self.accounts.of(&tenant), Fingerprint::stored(claimed.fingerprint));
-        let open = OpenCall::new(id, tenant, None, fingerprint, account);
+        let has_callback = details.callback.is_some();
+        let open = OpenCall::new(id, tenant, None, fingerprint, account, has_callback);
         let Ok(None) = self.open.find_or_add(&open) else { return };
         let arguments = self.vault.open(id, Part::Arguments, arguments).await;
         let arguments = arguments.and_then(|arguments| RawObject::parse(arguments).ok());
@@ -364,7 +366,6 @@ impl CallsInner {
                 .keep(&open, Ok(Outcome::of_error(&gone, open.id, self.render)), true)
                 .await;
         };
-        let details = Details::stored(&claimed.request);
         let fingerprint = open.fingerprint.clone();
         let request = CallRequest { id, server, tool, arguments, key: None, fingerprint, details };
         let Ok(permit) = open.account.accepted_bytes.take(request.arguments.as_str().len()) else {

@@ -17,7 +17,7 @@ use super::{Calls, Refusal};
 use crate::cluster::Peer;
 use crate::common::ids::CallId;
 use crate::common::limit_use::LimitUse;
-use crate::store::{CallQuery, CallState, StoreError, StoredCall};
+use crate::store::{CallQuery, CallState, CallbackState, CallbackStatus, StoreError, StoredCall};
 use crate::tenants::Tenant;
 
 /// How long a request waits for the reads of its tenant's other ones.
@@ -58,6 +58,18 @@ pub struct CallView {
     pub attempts: Option<u32>,
     pub labels: Vec<String>,
     pub request_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub callback: Option<CallbackView>,
+}
+
+/// The progress of a call's callback.
+#[derive(Clone, Debug, Serialize)]
+pub struct CallbackView {
+    /// `waiting` for the call's end, `pending`, `delivered` or `given_up`.
+    pub state: &'static str,
+    pub attempts: u32,
+    /// Why the last attempt has failed.
+    pub problem: Option<String>,
 }
 
 /// Asks for a tenant's calls, the latest first.
@@ -91,7 +103,15 @@ impl Calls {
         kind: RecordKind,
         id: CallId,
     ) -> Result<CallView, Refusal> {
-        Ok(self.view_of(self.record(tenant, kind, id).await?))
+        let record = self.record(tenant, kind, id).await?;
+        let has_callback = Details::stored(&record.request).callback.is_some();
+        let mut view = self.view_of(record);
+        if has_callback {
+            let status = self.0.store.callback_status(id).await;
+            let status = status.map_err(|_| Refusal::StoreUnavailable { executed: Ran::No })?;
+            view.callback = status.map(CallbackView::of);
+        }
+        Ok(view)
     }
 
     /// Returns a call's outcome, or its state if it has not ended by `deadline`.
@@ -265,7 +285,20 @@ impl Calls {
             code: head.and_then(|head| head.code),
             labels: details.labels,
             request_id: details.request_id,
+            callback: None,
         }
+    }
+}
+
+impl CallbackView {
+    fn of(status: CallbackStatus) -> Self {
+        let state = match status.state {
+            CallbackState::Waiting => "waiting",
+            CallbackState::Due => "pending",
+            CallbackState::Delivered => "delivered",
+            CallbackState::GivenUp => "given_up",
+        };
+        Self { state, attempts: status.attempts, problem: status.problem }
     }
 }
 

@@ -63,6 +63,9 @@ impl CallsInner {
                 }
                 sleep(STEP_PAUSE).await;
             }
+            while self.store.delete_tenants_callbacks(&tenant).await? {
+                sleep(STEP_PAUSE).await;
+            }
             self.store.forget_call_usage(&tenant).await?;
         }
         Ok(())

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::CallsInner;
+use super::callback::event::CalledTool;
 use super::open_calls::{Identity, OpenCall, Phase, Settlement};
 use super::outcome::{CANCELLED, Head, OUTCOME_UNKNOWN, Outcome, Ran};
 use super::record::{Keeping, keeping};
@@ -16,7 +17,7 @@ use super::storing::StoredText;
 use super::writer::Confirmation;
 use crate::common::ids::{CallId, ServerId};
 use crate::gateway::{CallError, Caller, RefusedCall};
-use crate::store::{CallState, EndedCall, NewCall};
+use crate::store::{CallState, EndedCall, NewCall, NewCallback};
 use crate::tenants::limits::{Admission, Cost};
 
 /// A key whose record comes and goes this often while it is read is somebody's race.
@@ -168,6 +169,7 @@ impl CallsInner {
             request: details.json(),
             arguments: None,
             labels: details.labels.clone(),
+            callback: new_callback(server, tool, details, created),
             created,
             expires: created + ttl,
         }
@@ -280,6 +282,7 @@ impl CallsInner {
             result_len: text.len,
             parts: text.parts,
             frees_key,
+            has_callback: open.has_callback,
         }
     }
 
@@ -301,7 +304,27 @@ impl CallsInner {
     pub(super) fn settle(&self, open: &OpenCall, settlement: Settlement) {
         self.open.remove(open);
         open.phase.send_replace(Phase::Over(settlement));
+        if open.has_callback {
+            self.callbacks.look();
+        }
     }
+}
+
+fn new_callback(
+    server: &ServerId,
+    tool: &str,
+    details: &Details,
+    created: i64,
+) -> Option<NewCallback> {
+    let url = details.callback.clone()?;
+    let called = CalledTool {
+        server: server.to_string(),
+        tool: tool.to_owned(),
+        labels: details.labels.clone(),
+        request_id: details.request_id.clone(),
+        created,
+    };
+    Some(NewCallback { url, about: called.json() })
 }
 
 /// Returns the identity of a call whose record is `open`'s.

@@ -55,6 +55,7 @@ use tokio_util::task::TaskTracker;
 
 use self::account::Accounts;
 use self::batch::RenderItemError;
+use self::callback::deliver::Callbacks;
 use self::clock::Clock;
 use self::open_calls::{OpenCall, OpenCalls};
 use self::owners::Owners;
@@ -99,6 +100,7 @@ struct CallsInner {
     writer: Writer,
     open: OpenCalls,
     accounts: Accounts,
+    callbacks: Callbacks,
     /// The tasks of calls.
     tasks: TaskTracker,
     /// Cancelled when no more calls begin.
@@ -154,6 +156,7 @@ impl Calls {
             writer,
             open: OpenCalls::new(),
             accounts: Accounts::new(),
+            callbacks: Callbacks::new(config),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
             unstarted: Mutex::new(Some(task)),
@@ -179,6 +182,14 @@ impl Calls {
             .await;
         };
         tokio::spawn(stop_keeping.clone().run_until_cancelled_owned(keep));
+        let (mut calls, counted) = (self.0.clone(), metrics.clone());
+        let deliver = async move {
+            restart_on_panic(&counted, "callbacks", &mut calls, |calls| {
+                Box::pin(calls.clone().deliver_callbacks())
+            })
+            .await;
+        };
+        tokio::spawn(stop_keeping.clone().run_until_cancelled_owned(deliver));
         CallTasks { calls: self.clone(), stop_writing, writing, stop_keeping }
     }
 
@@ -197,7 +208,9 @@ impl Calls {
             .map(|key| Scope::new(&tenant, request.server.id(), &request.tool, key));
         let fingerprint = request.fingerprint.clone();
         let account = self.0.accounts.of(&tenant);
-        let open = OpenCall::new(request.id, tenant, scope, fingerprint.clone(), account);
+        let has_callback = request.details.callback.is_some();
+        let open =
+            OpenCall::new(request.id, tenant, scope, fingerprint.clone(), account, has_callback);
         if let Some(known) = self.0.open.find_or_add(&open)? {
             return Ticket::attached(known, fingerprint);
         }
@@ -236,7 +249,8 @@ impl CallTasks {
     pub async fn stop(self) {
         self.stop_keeping.cancel();
         self.calls.close();
-        let _ = timeout(FLUSH_TIMEOUT, self.calls.ended()).await;
+        let delivered = self.calls.0.callbacks.stop(FLUSH_TIMEOUT);
+        let _ = tokio::join!(timeout(FLUSH_TIMEOUT, self.calls.ended()), delivered);
         self.stop_writing.cancel();
         if let Ok(mut writer) = self.writing.await {
             let _ = timeout(FLUSH_TIMEOUT, writer.flush()).await;

@@ -42,6 +42,8 @@ pub struct OpenCall {
     /// Of the arguments that it was first asked for with.
     pub(super) fingerprint: Fingerprint,
     pub(super) account: Arc<Account>,
+    /// Whether somebody is to be told of the end.
+    pub(super) has_callback: bool,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) cancel: CancellationToken,
     waiters: AtomicU32,
@@ -174,6 +176,7 @@ impl OpenCall {
         scope: Option<Scope>,
         fingerprint: Fingerprint,
         account: Arc<Account>,
+        has_callback: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -181,6 +184,7 @@ impl OpenCall {
             scope,
             fingerprint,
             account,
+            has_callback,
             phase: watch::Sender::new(Phase::Deciding),
             cancel: CancellationToken::new(),
             waiters: AtomicU32::new(0),

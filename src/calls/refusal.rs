@@ -1,6 +1,7 @@
 //! The reasons why a kept call has no answer to give back.
 
-use crate::calls::outcome::Ran;
+use super::callback::send::InvalidTarget;
+use super::outcome::Ran;
 use crate::common::ids::CallId;
 use crate::common::limit_use::LimitUse;
 
@@ -43,6 +44,18 @@ pub enum Refusal {
     TooManyRecords(LimitUse),
     #[error("too many of your asynchronous calls or batches wait; retry when some are over")]
     TooManyAccepted(LimitUse),
+    #[error("`Trunkline-Callback` {0}")]
+    CallbackUrl(InvalidTarget),
+    #[error(
+        "callbacks may not go to `{host}`: an operator allows that with `callback_hosts` of your \
+         tenant"
+    )]
+    CallbackHost { host: String },
+    #[error(
+        "there is no secret to sign callbacks with: an operator makes one with \
+         `trunkline callback-secret create`"
+    )]
+    NoCallbackSecret,
     #[error("there is no call with this id")]
     NoSuchCall,
 }
@@ -62,6 +75,9 @@ impl Refusal {
             Self::TooManyWaiters(_) | Self::TooManyRecords(_) | Self::TooManyAccepted(_) => {
                 "tenant_busy"
             }
+            Self::CallbackUrl(_) => "invalid_request",
+            Self::CallbackHost { .. } => "forbidden",
+            Self::NoCallbackSecret => "secret_missing",
             Self::NoSuchCall => "not_found",
         }
     }

@@ -43,6 +43,9 @@ pub struct Details {
     pub is_async: bool,
     #[serde(skip_serializing_if = "is_default")]
     pub fairness_key: FairnessKey,
+    /// The URL that is told of the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub callback: Option<String>,
     /// The caller's trace, as members of `_meta`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub trace: String,

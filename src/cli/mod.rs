@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+mod callback_secret;
 mod check;
 mod guard;
 mod healthcheck;
@@ -98,6 +99,9 @@ enum Command {
     /// Set, list and remove tenants' secrets, such as tokens for their servers
     #[command(subcommand)]
     Secret(secret::Command),
+    /// Make and rotate the secrets that tenants' callbacks are signed with
+    #[command(subcommand)]
+    CallbackSecret(callback_secret::Command),
 }
 
 /// Names the files that the configuration is read from.
@@ -156,6 +160,7 @@ pub fn run() -> ExitCode {
         Command::Key(command) => key::run(command).map(success),
         Command::Pin(command) => pin::run(command).map(success),
         Command::Secret(command) => secret::run(command).map(success),
+        Command::CallbackSecret(command) => callback_secret::run(command).map(success),
     };
     let code = outcome.unwrap_or_else(|error| {
         logging::print_line(format_args!("error: {error:#}"));

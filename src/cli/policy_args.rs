@@ -1,7 +1,7 @@
 //! A tenant's policy as command-line arguments.
 
 use crate::common::policy::{
-    BURST_MAX, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX,
+    BURST_MAX, CallbackHost, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX,
 };
 
 #[derive(clap::Args, Default)]
@@ -24,10 +24,17 @@ pub(super) struct PolicyArgs {
     /// Servers or tools that the tenant may use, such as 'std,search/*' [default: none]
     #[arg(long, value_name = "PATTERNS", value_parser = parse_servers)]
     servers: Option<Grants>,
+    /// Hosts that callbacks may go to, such as 'hooks.example.com,ci.example.com' [default: none]
+    #[arg(long, value_name = "HOSTS", value_parser = parse_hosts)]
+    callback_hosts: Option<CallbackHosts>,
     /// Further limit, such as 'search/query:rate=5/s,burst=10,max_in_flight=3'; repeatable
     #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
     limit: Vec<(Pattern, Limit)>,
 }
+
+/// Given as one argument.
+#[derive(Clone)]
+struct CallbackHosts(Vec<CallbackHost>);
 
 #[derive(clap::Args, Default)]
 pub(super) struct RemovalArgs {
@@ -55,6 +62,9 @@ impl PolicyArgs {
         policy.weight = self.weight.unwrap_or(policy.weight);
         if let Some(servers) = self.servers {
             policy.servers = servers;
+        }
+        if let Some(CallbackHosts(hosts)) = self.callback_hosts {
+            policy.callback_hosts = hosts;
         }
         policy.limits.extend(self.limit);
     }
@@ -90,6 +100,12 @@ fn parse_servers(text: &str) -> Result<Grants, String> {
     let patterns = text.split(',').map(str::trim).filter(|pattern| !pattern.is_empty());
     let patterns = patterns.map(Pattern::parse).collect::<Result<_, _>>();
     patterns.map(Grants::new).map_err(|error| error.to_string())
+}
+
+fn parse_hosts(text: &str) -> Result<CallbackHosts, String> {
+    let hosts = text.split(',').map(str::trim).filter(|host| !host.is_empty());
+    let hosts = hosts.map(CallbackHost::parse).collect::<Result<_, _>>();
+    hosts.map(CallbackHosts).map_err(|error| error.to_string())
 }
 
 fn parse_limit(text: &str) -> Result<(Pattern, Limit), String> {
@@ -154,7 +170,11 @@ mod tests {
         let limit = vec![parse_limit("std:rate=1/s").unwrap(), parse_limit("a:rate=1/s").unwrap()];
         let (rate, burst) = (Some("9/s".parse().unwrap()), Some(18));
         PolicyArgs { rate, burst, limit, ..Default::default() }.apply(&mut policy);
+        let callback_hosts = Some(parse_hosts("a.example, B.example").unwrap());
+        PolicyArgs { callback_hosts, ..Default::default() }.apply(&mut policy);
         PolicyArgs { weight: Some(3), ..Default::default() }.apply(&mut policy);
+        assert_eq!(policy.callback_hosts.len(), 2);
+        assert!(policy.callback_hosts[1].is("b.example") && parse_hosts("a b").is_err());
         assert_eq!((policy.limit.rate, policy.limit.burst, policy.weight), (rate, burst, 3));
         assert_eq!((policy.limit.max_in_flight, policy.limits.len()), (Some(256), 2));
 

@@ -10,11 +10,12 @@ use serde_json::json;
 use super::output::{print, table};
 use super::tenant::must_exist;
 use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
+use crate::calls::callback::keys::SigningKeyring;
 use crate::common::ids::{ServerId, TenantName};
 use crate::config::Secret;
 use crate::store::Missing;
 use crate::telemetry::logging::print_line;
-use crate::tenants::secrets::{Keyring, Label, VALUE_LEN_MAX, by_tenant};
+use crate::tenants::secrets::{Keyring, Label, Resealed, VALUE_LEN_MAX, by_tenant};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -134,8 +135,21 @@ async fn list(
 async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
     let Loaded { config, .. } = load_config(args)?;
     let keyring = Keyring::new(&config.secrets.keys);
+    let signing = SigningKeyring::new(&config.secrets.keys);
     let rotated = with_store(&config, Missing::Refuse, async |store| {
-        by_tenant::rotate(store, &keyring, &actor()).await
+        let (mut rotated, mut unreadable) = by_tenant::rotate(store, &keyring, &actor()).await?;
+        let reseal = |tenant: &TenantName, sealed: &str| match signing.reseal(tenant, sealed) {
+            Resealed::Anew(sealed) => Some(sealed),
+            Resealed::Already => None,
+            Resealed::Unreadable => {
+                unreadable.push(format!("callback secret of tenant `{tenant}`"));
+                None
+            }
+        };
+        let of_callbacks = store.reseal_callback_secrets(&actor(), reseal).await?;
+        rotated.seen += of_callbacks.seen;
+        rotated.resealed += of_callbacks.resealed;
+        anyhow::Ok((rotated, unreadable))
     });
     let (rotated, unreadable) = rotated.await?;
     print_line(format_args!("encrypted {} of {} secrets again", rotated.resealed, rotated.seen));

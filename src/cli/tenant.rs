@@ -9,7 +9,7 @@ use super::output::{align, print, table};
 use super::policy_args::{PolicyArgs, RemovalArgs};
 use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
 use crate::common::ids::TenantName;
-use crate::common::policy::{Limit, Pattern, Policy};
+use crate::common::policy::{Limit, Policy};
 use crate::config::Config;
 use crate::store::{Missing, Store, StoreError};
 use crate::telemetry::logging::print_line;
@@ -240,7 +240,7 @@ fn describe(id: &TenantName, tenant: &KnownTenant) -> String {
     let KnownTenant { source, policy, since, .. } = tenant;
     let since = since.and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let [rate, burst, in_flight] = cells(&policy.limit);
-    let rows = [
+    let mut rows = vec![
         ["tenant".to_owned(), id.to_string()],
         ["from".to_owned(), source.as_str().to_owned()],
         ["since".to_owned(), since.map_or_else(|| "-".to_owned(), |since| since.to_string())],
@@ -250,6 +250,9 @@ fn describe(id: &TenantName, tenant: &KnownTenant) -> String {
         ["weight".to_owned(), policy.weight.to_string()],
         ["servers".to_owned(), servers(policy)],
     ];
+    if !policy.callback_hosts.is_empty() {
+        rows.push(["callbacks".to_owned(), joined(&policy.callback_hosts)]);
+    }
     let mut text = align(&rows);
     if !policy.limits.is_empty() {
         let limits = policy.limits.iter().map(|(pattern, limit)| {
@@ -272,6 +275,10 @@ fn cells(limit: &Limit) -> [String; 3] {
 }
 
 fn servers(policy: &Policy) -> String {
-    let patterns: Vec<String> = policy.servers.patterns().iter().map(Pattern::to_string).collect();
-    if patterns.is_empty() { "-".to_owned() } else { patterns.join(",") }
+    joined(policy.servers.patterns())
+}
+
+fn joined(items: &[impl ToString]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    if items.is_empty() { "-".to_owned() } else { items.join(",") }
 }

@@ -44,6 +44,8 @@ pub enum Purpose {
     ReplicaAnswer = 5,
     /// Arguments and answers of calls that are kept.
     KeptCall = 6,
+    /// The keys that callbacks are signed with.
+    CallbackSecret = 7,
 }
 
 impl Sealer {

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 
@@ -13,7 +14,7 @@ use super::Sources;
 use super::section::Section;
 use super::tree::{Node, Value};
 use crate::common::ids::TenantName;
-use crate::common::policy::{Pattern, Rate};
+use crate::common::policy::{CallbackHost, Pattern, Rate};
 
 /// Longer waits are probably mistakes.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -125,6 +126,13 @@ pub(super) const TENANT: Kind = of::<TenantName>(
 pub(super) const PATTERNS: Kind = list_of::<Pattern>(
     "a list of servers, such as `search`, or tools, such as `search/query`; \
      `*` stands for any characters",
+);
+
+pub(super) const NETWORKS: Kind =
+    list_of::<IpNet>("a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]");
+
+pub(super) const CALLBACK_HOSTS: Kind = list_of::<CallbackHost>(
+    "a list of host names or addresses without ports, such as [\"hooks.example.com\"], no wildcard",
 );
 
 pub(super) fn it_is(node: &Node) -> String {

@@ -8,7 +8,9 @@ use super::section::{Settings, section};
 use super::tree::Node;
 use super::{Sources, reader};
 use crate::common::ids::TenantName;
-use crate::common::policy::{BURST_MAX, Grants, IN_FLIGHT_MAX, Pattern, Policy, Rate, WEIGHT_MAX};
+use crate::common::policy::{
+    BURST_MAX, CallbackHost, Grants, IN_FLIGHT_MAX, Pattern, Policy, Rate, WEIGHT_MAX,
+};
 
 section! {
     /// Tenants may stand here or in the store (`trunkline tenant add`). Commands and the API cannot
@@ -27,6 +29,8 @@ section! {
         /// Further limits by pattern, such as `limits."search/query" = { rate = "5/s" }`. One limit
         /// counts all calls that its pattern covers.
         limits: BTreeMap<Pattern, TenantLimit> = {}, LIMITS;
+        /// Hosts that callbacks of asynchronous calls may go to (`Trunkline-Callback`).
+        callback_hosts: Vec<CallbackHost> = [], kind::CALLBACK_HOSTS;
     }
 }
 

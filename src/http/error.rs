@@ -97,7 +97,9 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
 
 fn status_of_refusal(refusal: &Refusal) -> StatusCode {
     match refusal {
-        Refusal::InProgress(_) | Refusal::Cancelled { .. } => StatusCode::CONFLICT,
+        Refusal::InProgress(_) | Refusal::Cancelled { .. } | Refusal::NoCallbackSecret => {
+            StatusCode::CONFLICT
+        }
         Refusal::StillRunning(_) => StatusCode::GATEWAY_TIMEOUT,
         Refusal::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
         Refusal::ResultGone => StatusCode::GONE,
@@ -106,6 +108,8 @@ fn status_of_refusal(refusal: &Refusal) -> StatusCode {
         Refusal::TooManyWaiters(_) | Refusal::TooManyRecords(_) | Refusal::TooManyAccepted(_) => {
             StatusCode::TOO_MANY_REQUESTS
         }
+        Refusal::CallbackUrl(_) => StatusCode::BAD_REQUEST,
+        Refusal::CallbackHost { .. } => StatusCode::FORBIDDEN,
         Refusal::NoSuchCall => StatusCode::NOT_FOUND,
     }
 }

@@ -13,6 +13,7 @@ use crate::registry::Server;
 use crate::tenants::limits::RateStatus;
 
 pub(crate) static ATTEMPTS: HeaderName = HeaderName::from_static("trunkline-attempts");
+pub(crate) static CALLBACK: HeaderName = HeaderName::from_static("trunkline-callback");
 pub(crate) static CALL_ID: HeaderName = HeaderName::from_static("trunkline-call-id");
 pub(crate) static FAIRNESS_KEY: HeaderName = HeaderName::from_static("trunkline-fairness-key");
 pub(crate) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

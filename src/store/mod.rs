@@ -7,7 +7,7 @@
 //! - `configured`: the store that the configuration names
 //! - `open`: connections and migrations
 //! - `check`: whether a SQLite file is a store, and whole
-//! - `tenants`, `file_tenants`, `keys`, `secrets`, `usage`, `pins`, `audit`, `replicas`,
+//! - `tenants`, `file_tenants`, `keys`, `secrets`, `callback_secrets`, `usage`, `pins`, `audit`, `replicas`,
 //!   `ended_sessions`: one file per kind of row
 //! - `calls`: records of calls that are kept
 //! - `changes`: notices what others have changed, and keeps copies in memory up to date
@@ -20,6 +20,7 @@
 //! rows of a kind within [`READ_ALL_TIMEOUT`].
 
 mod audit;
+mod callback_secrets;
 mod calls;
 mod changes;
 mod check;
@@ -51,9 +52,10 @@ use crate::common::keys::{ApiKey, KeyHash};
 use crate::config::Secret;
 
 pub use self::audit::{Actor, AuditEntry};
+pub use self::callback_secrets::CallbackSecrets;
 pub use self::calls::{
-    CallBatch, CallConnection, CallQuery, CallState, CallTotal, ClaimedCall, EndedCall, Evicted,
-    NewCall, StoredCall, Written,
+    CallBatch, CallConnection, CallQuery, CallState, CallTotal, CallbackState, CallbackStatus,
+    ClaimedCall, EndedCall, Evicted, NewCall, NewCallback, StoredCall, TakenCallback, Written,
 };
 pub(crate) use self::changes::RETRY_EVERY;
 pub use self::changes::{Follower, StoreChanges, Subject};

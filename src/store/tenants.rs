@@ -8,7 +8,7 @@ use sqlx::{Any, AnyConnection, AssertSqlSafe};
 use super::open::DatabaseKind;
 use super::{
     Actor, FileTenant, KeyRecord, READ_ALL_TIMEOUT, Result, Store, StoreError, Tx, audit,
-    ends_within, file_tenants, keys, now, placeholders, secrets, with_timeout,
+    callback_secrets, ends_within, file_tenants, keys, now, placeholders, secrets, with_timeout,
 };
 use crate::common::ids::{TenantGeneration, TenantName};
 use crate::common::policy::{Grants, Limit, Pattern, Policy};
@@ -32,8 +32,8 @@ pub struct StoredTenant {
     pub policy: Policy,
 }
 
-/// Id, generation, creation and limits.
-type TenantRow = (String, i64, i64, Option<String>, Option<i64>, Option<i64>, i64);
+/// Id, generation, creation, limits, weight and hosts of callbacks.
+type TenantRow = (String, i64, i64, Option<String>, Option<i64>, Option<i64>, i64, Option<String>);
 type GrantRow = (String, String);
 type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
 
@@ -74,7 +74,8 @@ impl Store {
             let mut change = self.change().await?;
             let row = sqlx::query(
                 "INSERT INTO tenants (id, rate, burst, max_in_flight, weight, created, changed, \
-                 generation) VALUES ($1, $2, $3, $4, $5, $6, $6, $7) ON CONFLICT (id) DO NOTHING",
+                 callback_hosts, generation) VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8) \
+                 ON CONFLICT (id) DO NOTHING",
             );
             let row = bind_policy(row, id, policy).bind(generation.number());
             if row.execute(&mut *change).await?.rows_affected() == 0 {
@@ -151,6 +152,7 @@ pub(super) async fn remove_traces(
 ) -> Result<u64> {
     let revoked = keys::revoke_all(change, name).await?;
     secrets::delete_all(kind, change, name).await?;
+    callback_secrets::delete(change, name).await?;
     file_tenants::delete(change, name).await?;
     Ok(revoked)
 }
@@ -180,7 +182,7 @@ fn not_found(id: &TenantName) -> StoreError {
 
 type Statement<'q> = sqlx::query::Query<'q, Any, sqlx::any::AnyArguments>;
 
-/// Binds `$1` to `$6`.
+/// Binds `$1` to `$7`.
 fn bind_policy<'q>(row: Statement<'q>, id: &TenantName, policy: &Policy) -> Statement<'q> {
     let Limit { rate, burst, max_in_flight } = &policy.limit;
     row.bind(id.as_str().to_owned())
@@ -189,12 +191,13 @@ fn bind_policy<'q>(row: Statement<'q>, id: &TenantName, policy: &Policy) -> Stat
         .bind(max_in_flight.map(i64::from))
         .bind(i64::from(policy.weight))
         .bind(now())
+        .bind(json!(policy.callback_hosts).to_string())
 }
 
 async fn overwrite(change: &mut Tx, id: &TenantName, policy: &Policy) -> Result<()> {
     let row = sqlx::query(
-        "UPDATE tenants SET rate = $2, burst = $3, max_in_flight = $4, weight = $5, changed = $6 \
-         WHERE id = $1",
+        "UPDATE tenants SET rate = $2, burst = $3, max_in_flight = $4, weight = $5, changed = $6, \
+         callback_hosts = $7 WHERE id = $1",
     );
     bind_policy(row, id, policy).execute(&mut **change).await?;
     for table in ["DELETE FROM grants WHERE tenant = $1", "DELETE FROM limits WHERE tenant = $1"] {
@@ -241,8 +244,8 @@ async fn read_tenants(
 ) -> Result<BTreeMap<TenantName, StoredTenant>> {
     let only = only.map(TenantName::as_str);
     let rows: Vec<TenantRow> = sqlx::query_as(
-        "SELECT id, COALESCE(generation, created), created, rate, burst, max_in_flight, weight \
-         FROM tenants WHERE $1 IS NULL OR id = $1",
+        "SELECT id, COALESCE(generation, created), created, rate, burst, max_in_flight, weight, \
+         callback_hosts FROM tenants WHERE $1 IS NULL OR id = $1",
     )
     .bind(only)
     .fetch_all(&mut *connection)
@@ -279,7 +282,7 @@ pub(super) fn skip_corrupt<T>(row: Result<T>) -> Option<T> {
 }
 
 fn tenant(
-    (id, generation, since, rate, burst, max_in_flight, weight): TenantRow,
+    (id, generation, since, rate, burst, max_in_flight, weight, hosts): TenantRow,
     grants: Vec<GrantRow>,
     limits: Vec<LimitRow>,
 ) -> Result<(TenantName, StoredTenant)> {
@@ -292,6 +295,10 @@ fn tenant(
         weight: number(&id, weight)?,
         servers: Grants::new(grants.iter().map(|(_, text)| pattern(text)).collect::<Result<_>>()?),
         limits: scoped.collect::<Result<_>>()?,
+        callback_hosts: match hosts {
+            Some(hosts) => serde_json::from_str(&hosts).map_err(|error| corrupt(&id, error))?,
+            None => vec![],
+        },
     };
     let generation = TenantGeneration::from_number(generation);
     let name = TenantName::parse(&id).map_err(|error| corrupt(&id, error))?;

@@ -200,6 +200,8 @@ metrics! {
     unwritten_usage: IntGaugeVec = "trunkline_unwritten_usage_rows" [];
     /// Calls whose usage is lost, because the store refused a value of their row.
     lost_usage: IntCounterVec = "trunkline_lost_usage_calls_total" [];
+    /// Attempts to deliver callbacks by outcome: delivered, failed, or given_up, the last attempt.
+    callbacks: IntCounterVec = "trunkline_callback_attempts_total" ["outcome"];
     /// Reloads of the configuration by outcome: ok, or failed, which changes nothing.
     config_reloads: IntCounterVec = "trunkline_config_reloads_total" ["outcome"];
     /// Unix time at which the configuration in force was read.
@@ -369,6 +371,10 @@ impl Metrics {
     /// become labels: they could fill the memory.
     pub fn count_unresolved(&self, server: &str, outcome: &str) {
         self.calls.with_label_values(&[server, NO_NAME, outcome]).inc();
+    }
+
+    pub fn count_callback(&self, outcome: &str) {
+        self.callbacks.with_label_values(&[outcome]).inc();
     }
 
     /// Renders all metrics in Prometheus' text format.

@@ -5,7 +5,7 @@ use sqlx::Connection;
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 use trunkline::common::ids::{TenantGeneration, TenantId, TenantName};
-use trunkline::common::policy::{Grants, Limit, Pattern, Policy};
+use trunkline::common::policy::{CallbackHost, Grants, Limit, Pattern, Policy};
 use trunkline::store::{Actor, KeyOwner, Store, StoreError};
 
 use crate::support::on_both;
@@ -41,6 +41,7 @@ fn full() -> Policy {
             (pattern("*"), limit(Some("9/h"), Some(2), Some(1))),
         ]
         .into(),
+        callback_hosts: vec![CallbackHost::parse("hooks.example").unwrap()],
     }
 }
 

@@ -104,7 +104,7 @@ impl Calls {
         let tenant = caller.tenant.id.clone();
         let account = self.0.accounts.of(&tenant);
         let fingerprint = Fingerprint::of(&text);
-        let open = OpenCall::new(CallId::generate(), tenant, None, fingerprint, account);
+        let open = OpenCall::new(CallId::generate(), tenant, None, fingerprint, account, false);
         let batch = AcceptedBatch { _place: place(&open, &text)?, text, details };
         self.0.open.find_or_add(&open)?;
         let ticket = Ticket::first(open.clone());
@@ -160,7 +160,8 @@ impl CallsInner {
     pub(in crate::calls) async fn take_up_batch(self: &Arc<Self>, claimed: ClaimedCall) {
         let ClaimedCall { id, tenant, fingerprint, request, arguments, expires, .. } = claimed;
         let account = self.accounts.of(&tenant);
-        let open = OpenCall::new(id, tenant, None, Fingerprint::stored(fingerprint), account);
+        let fingerprint = Fingerprint::stored(fingerprint);
+        let open = OpenCall::new(id, tenant, None, fingerprint, account, false);
         let Ok(None) = self.open.find_or_add(&open) else { return };
         let Some(text) = self.vault.open(id, Part::Arguments, arguments).await else {
             // Sealed by a key that is gone.

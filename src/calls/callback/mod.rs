@@ -3,9 +3,15 @@
 //! - [`address`]: where a callback may go; checked again when it is dialled
 //! - [`signature`]: the headers by which a receiver recognises the gateway (Standard Webhooks)
 //! - [`schedule`]: when a delivery that failed is tried again
-//! - [`send`]: one delivery
+//! - [`send`]: one attempt
+//! - `event`: the body
+//! - [`keys`]: seals the keys
+//! - `deliver`: delivers what is due, tenant by tenant
 
 pub mod address;
+pub(super) mod deliver;
+pub(super) mod event;
+pub mod keys;
 pub mod schedule;
 pub mod send;
 pub mod signature;

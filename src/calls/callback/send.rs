@@ -9,7 +9,7 @@ use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 
-use super::address::{CheckedResolver, is_open};
+use super::address::{CheckedResolver, Lookup, is_open, system_lookup};
 use super::signature::{SigningKey, signatures};
 use crate::common::error_chain::error_chain;
 
@@ -33,7 +33,7 @@ pub enum SendError {
     Gone,
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
     #[error("must be an absolute `https` URL of at most {URL_LEN_MAX} characters")]
     NotHttps,
@@ -46,12 +46,16 @@ pub enum InvalidTarget {
 impl Sender {
     /// `allowed` are networks that callbacks may reach although they are not public.
     pub fn new(allowed: Vec<IpNet>) -> Result<Self, reqwest::Error> {
+        Self::with_lookup(allowed, system_lookup())
+    }
+
+    fn with_lookup(allowed: Vec<IpNet>, lookup: Lookup) -> Result<Self, reqwest::Error> {
         let allowed: Arc<[IpNet]> = allowed.into();
         let client = Client::builder()
             .https_only(true)
             .redirect(Policy::none())
             .no_proxy()
-            .dns_resolver(Arc::new(CheckedResolver { allowed: allowed.clone() }))
+            .dns_resolver(Arc::new(CheckedResolver { lookup, allowed: allowed.clone() }))
             .timeout(TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
             // A kept connection would pass the check of its address by.
@@ -125,6 +129,12 @@ fn retry_after(response: &Response) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use reqwest::dns::Resolve;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
     use super::*;
 
     fn check(url: &str) -> Result<(), InvalidTarget> {
@@ -156,6 +166,33 @@ mod tests {
         ] {
             assert!(matches!(check(url), Err(InvalidTarget::PrivateAddress(_))), "{url}");
         }
+    }
+
+    /// A resolver that answers with a public address first, and with this machine afterwards.
+    #[tokio::test]
+    async fn a_name_that_changes_its_address_is_checked_each_time_it_is_dialled() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (private, looks) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let seen = looks.clone();
+        let lookup: Lookup = Arc::new(move |_| {
+            let is_first = seen.fetch_add(1, Ordering::AcqRel) == 0;
+            let found = if is_first { "93.184.216.34:0".parse().unwrap() } else { private };
+            Box::pin(async move { Ok(vec![found]) })
+        });
+        let resolver = CheckedResolver { lookup: lookup.clone(), allowed: Arc::default() };
+        let name = || "rebound.example".parse().unwrap();
+        assert_eq!(resolver.resolve(name()).await.unwrap().count(), 1);
+        assert!(resolver.resolve(name()).await.is_err());
+        let sender = Sender::with_lookup(vec![], lookup).unwrap();
+        let url = format!("https://rebound.example:{}/", private.port());
+        for looked in 3..5 {
+            let (url, keys) = (sender.check(&url).unwrap(), [SigningKey::generate()]);
+            let error = sender.send(url, "id", "{}", &keys).await.unwrap_err();
+            let SendError::Temporary { reason, .. } = error else { panic!() };
+            assert!(reason.contains("no address that a callback may reach"), "{reason}");
+            assert_eq!(looks.load(Ordering::Acquire), looked);
+        }
+        assert!(timeout(Duration::from_millis(50), listener.accept()).await.is_err());
     }
 
     #[tokio::test]

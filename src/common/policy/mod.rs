@@ -2,6 +2,7 @@
 //! when parsed. The configuration file, the store, the command line and the admin API share its
 //! terms.
 
+mod callback_host;
 mod grants;
 mod rate;
 
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::callback_host::{CallbackHost, InvalidCallbackHost};
 pub use self::grants::{Grants, InvalidPattern, Pattern};
 pub use self::rate::{InvalidRate, Rate};
 
@@ -20,6 +22,7 @@ pub const WEIGHT_MAX: u32 = 100;
 /// Each call is compared with all of them.
 pub const SCOPED_MAX: usize = 32;
 pub const GRANTS_MAX: usize = 256;
+pub const CALLBACK_HOSTS_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "PolicyText")]
@@ -34,6 +37,8 @@ pub struct Policy {
     /// For the calls that a pattern covers, beside `limit`.
     #[schemars(with = "BTreeMap<String, Limit>")]
     pub limits: BTreeMap<Pattern, Limit>,
+    /// Hosts that callbacks may go to.
+    pub callback_hosts: Vec<CallbackHost>,
 }
 
 /// Missing limits do not apply.
@@ -65,14 +70,14 @@ pub enum InvalidPolicy {
 impl Policy {
     /// The anonymous tenant's policy, unless it is configured.
     pub fn unlimited() -> Self {
-        let servers = Grants::everything();
-        Self { limit: Limit::default(), weight: 1, servers, limits: BTreeMap::new() }
+        Self { limit: Limit::default(), servers: Grants::everything(), ..Self::new() }
     }
 
     /// The defaults of a configured tenant.
     pub fn new() -> Self {
         let limit = Limit { max_in_flight: Some(IN_FLIGHT_DEFAULT), ..Limit::default() };
-        Self { limit, weight: 1, servers: Grants::default(), limits: BTreeMap::new() }
+        let servers = Grants::default();
+        Self { limit, weight: 1, servers, limits: BTreeMap::new(), callback_hosts: vec![] }
     }
 
     /// Checks what the types do not ensure.
@@ -81,6 +86,7 @@ impl Policy {
         self.limit.check()?;
         not_too_many("servers", self.servers.patterns().len(), GRANTS_MAX)?;
         not_too_many("limits", self.limits.len(), SCOPED_MAX)?;
+        not_too_many("callback_hosts", self.callback_hosts.len(), CALLBACK_HOSTS_MAX)?;
         for (pattern, limit) in &self.limits {
             limit.check().map_err(|error| InvalidPolicy::Scoped(pattern.clone(), error.into()))?;
             if limit.rate.is_none() && limit.max_in_flight.is_none() {
@@ -106,6 +112,7 @@ pub(crate) struct PolicyText {
     servers: Option<Grants>,
     #[schemars(with = "Option<BTreeMap<String, Limit>>")]
     limits: Option<BTreeMap<Pattern, Limit>>,
+    callback_hosts: Option<Vec<CallbackHost>>,
 }
 
 #[allow(clippy::unnecessary_wraps)]
@@ -123,6 +130,7 @@ impl TryFrom<PolicyText> for Policy {
             weight: text.weight.unwrap_or(defaults.weight),
             servers: text.servers.unwrap_or_default(),
             limits: text.limits.unwrap_or_default(),
+            callback_hosts: text.callback_hosts.unwrap_or_default(),
         };
         policy.check()?;
         Ok(policy)
@@ -191,7 +199,7 @@ mod tests {
     #[test]
     fn a_written_policy_can_be_read_again() {
         let text = r#"{"rate":"100/s","burst":5,"weight":2,"servers":["std","a/*"],
-            "limits":{"a/b":{"rate":"1/s"}}}"#;
+            "limits":{"a/b":{"rate":"1/s"}},"callback_hosts":["Hooks.example"]}"#;
         let policy: Policy = serde_json::from_str(text).unwrap();
         assert_eq!((policy.weight, policy.limit.max_in_flight), (2, Some(256)));
         let again: Policy = serde_json::from_value(serde_json::json!(policy)).unwrap();
@@ -210,6 +218,7 @@ mod tests {
             (r#"{"weight":0}"#, "`weight` must be from 1 to 100"),
             (r#"{"servers":["a b"]}"#, "`a b` is not a pattern"),
             (r#"{"limits":{"std":{"rat":"1/s"}}}"#, "unknown field `rat`"),
+            (r#"{"callback_hosts":["https://a"]}"#, "`https://a` is not a host"),
         ] {
             let error = serde_json::from_str::<Policy>(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

@@ -142,6 +142,7 @@ fn every_key_of_a_file_is_used() {
         max_records = 12
         max_bytes = "4GiB"
         synchronous = "full"
+        callback_networks = ["10.1.0.0/16"]
         [batch]
         max_calls = 50
         max_results = 4096
@@ -157,6 +158,7 @@ fn every_key_of_a_file_is_used() {
         weight = 2
         servers = ["std", "search/*"]
         limits."search/query" = { rate = "5/min", max_in_flight = 3 }
+        callback_hosts = ["Hooks.example"]
         [tenants.plain]
         [servers.a-b]
         command = "npx"
@@ -260,6 +262,7 @@ fn every_key_of_a_file_is_used() {
         weight: 2,
         servers: Grants::new(vec![pattern("std"), pattern("search/*")]),
         limits: BTreeMap::from([(pattern("search/query"), limited("5/min", None, 3))]),
+        callback_hosts: vec![CallbackHost::parse("hooks.example").unwrap()],
     };
     let tenants = [("acme", acme), ("plain", Policy::new())];
     let secret = |text: &str| Secret::new(text.to_owned());
@@ -314,6 +317,7 @@ fn every_key_of_a_file_is_used() {
             max_records: 12,
             max_bytes: 4 << 30,
             synchronous: Synchronous::Full,
+            callback_networks: vec!["10.1.0.0/16".parse().unwrap()],
         },
         batch: BatchConfig { max_calls: 50, max_results: 4096 },
         log: LogConfig { calls: LoggedCalls::All, file: Some("calls.log".into()) },

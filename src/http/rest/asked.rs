@@ -7,7 +7,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Response};
 use crate::calls::{IdempotencyKey, InvalidKey};
 use crate::events::CallTags;
 use crate::gateway::CallError;
-use crate::http::headers::{IDEMPOTENCY_KEY, LABELS, PREFER, REQUEST_ID, tool_errors_fail};
+use crate::http::headers::{
+    CALLBACK, IDEMPOTENCY_KEY, LABELS, PREFER, REQUEST_ID, tool_errors_fail,
+};
 
 const LABELS_MAX: usize = 8;
 const LABEL_LEN_MAX: usize = 64;
@@ -22,6 +24,8 @@ pub(super) struct Asked {
     pub(super) prefer: Prefer,
     /// Answer a tool's own failure with 422.
     pub(super) tool_errors_fail: bool,
+    /// The URL that is to be told of the end.
+    pub(super) callback: Option<String>,
 }
 
 /// The preferences that count (RFC 7240). All others are ignored.
@@ -33,9 +37,11 @@ pub(super) struct Prefer {
 
 impl Asked {
     pub(super) fn read(headers: &HeaderMap) -> Result<Self, CallError> {
+        let prefer = Prefer::read(headers);
         Ok(Self {
             key: key(headers)?,
-            prefer: Prefer::read(headers),
+            callback: callback(headers, &prefer)?,
+            prefer,
             tool_errors_fail: tool_errors_fail(headers)?,
         })
     }
@@ -84,6 +90,16 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
 fn key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, CallError> {
     let invalid = |error: InvalidKey| CallError::InvalidRequest(error.to_string());
     one(headers, &IDEMPOTENCY_KEY)?.map(IdempotencyKey::parse).transpose().map_err(invalid)
+}
+
+fn callback(headers: &HeaderMap, prefer: &Prefer) -> Result<Option<String>, CallError> {
+    let url = one(headers, &CALLBACK)?;
+    if url.is_some() && !prefer.respond_async {
+        let message = "`Trunkline-Callback` is for asynchronous calls: send \
+                       `Prefer: respond-async`, too";
+        return Err(CallError::InvalidRequest(message.to_owned()));
+    }
+    Ok(url.map(str::to_owned))
 }
 
 fn labels(headers: &HeaderMap) -> Result<Vec<String>, CallError> {
@@ -157,6 +173,7 @@ mod tests {
         for bad in [
             ("idempotency-key", "a b"),
             ("trunkline-tool-errors", "pass"),
+            ("trunkline-callback", "https://hooks.example/"),
             ("trunkline-labels", "a,,b"),
             ("trunkline-labels", "1,2,3,4,5,6,7,8,9"),
         ] {

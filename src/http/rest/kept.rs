@@ -43,6 +43,9 @@ pub(super) async fn call(
     let is_async = asked.prefer.respond_async;
     let wait = asked.prefer.wait.map(|wait| Instant::now() + wait);
     let tool_errors_fail = asked.tool_errors_fail;
+    if let Some(url) = &asked.callback {
+        app.calls.check_callback(caller, url).await?;
+    }
     let request = request(call, asked)?;
     let mode = if is_async { Mode::WhenPermitted } else { Mode::Now };
     let mut ticket = app.calls.submit(caller, request, mode)?;
@@ -99,6 +102,7 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
             request_id: call.tags.request_id,
             is_async: asked.prefer.respond_async,
             fairness_key: call.fairness_key,
+            callback: asked.callback,
             trace: call.meta.others,
             batch: None,
         },

@@ -8,7 +8,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 use super::super::open::DatabaseKind;
 use super::super::{Result, Store, StoreError, with_timeout};
-use super::{CallState, EndedCall, NewCall, call_id, json, shard_of};
+use super::{CallState, EndedCall, NewCall, call_id, callbacks, json, shard_of};
 use crate::common::ids::{CallId, TenantGeneration, TenantId, TenantName};
 
 /// Keys are random, so a transaction changes pages all over the index of scopes. They must be in
@@ -195,8 +195,10 @@ async fn insert(
              ON CONFLICT DO NOTHING",
             kind.json_rows()
         );
-        sqlx::query(AssertSqlSafe(text)).bind(json(&labels)).execute(connection).await?;
+        sqlx::query(AssertSqlSafe(text)).bind(json(&labels)).execute(&mut *connection).await?;
     }
+    let is_new = |call: &&NewCall| inserted.contains(&call.id);
+    callbacks::insert(kind, connection, new.into_iter().filter(is_new)).await?;
     Ok(inserted)
 }
 
@@ -229,7 +231,13 @@ async fn end(
     let freed: Vec<_> = ended.iter().filter(frees_key).map(|call| call.id.to_string()).collect();
     if !freed.is_empty() {
         let text = format!("UPDATE calls SET scope = NULL WHERE id IN {}", kind.json_texts());
-        sqlx::query(AssertSqlSafe(text)).bind(json(&freed)).execute(connection).await?;
+        sqlx::query(AssertSqlSafe(text)).bind(json(&freed)).execute(&mut *connection).await?;
+    }
+    // In each case, as its record may have ended before: it was given up too soon.
+    let called: Vec<_> = ended.iter().filter(|it| it.has_callback).map(|it| it.id).collect();
+    if !called.is_empty() {
+        let calls: Vec<_> = called.iter().map(CallId::to_string).collect();
+        callbacks::make_due(kind, connection, &json(&calls)).await?;
     }
     Ok(has_ended)
 }
@@ -254,6 +262,7 @@ async fn forget(
         .fetch_all(&mut *connection)
         .await?;
     counts.remove(&gone)?;
+    callbacks::delete_settled(kind, connection, &rows).await?;
     delete_labels(kind, connection, &rows).await
 }
 

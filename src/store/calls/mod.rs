@@ -3,10 +3,12 @@
 //! - `batch`: writes many transitions in one transaction
 //! - `find`: reads records
 //! - `takeover`: calls of gateways that are gone
+//! - `callbacks`: callbacks of calls, and who delivers them
 //! - `results`: long results, beside their records
 //! - `sweep`: expiry and eviction, in small steps
 
 mod batch;
+mod callbacks;
 mod find;
 mod results;
 mod sweep;
@@ -19,6 +21,7 @@ use super::{Result, StoreError};
 use crate::common::ids::{CallId, ServerId, TenantId};
 
 pub use self::batch::{CallBatch, CallConnection, Written};
+pub use self::callbacks::{CallbackState, CallbackStatus, NewCallback, TakenCallback};
 pub use self::find::CallQuery;
 pub use self::sweep::{CallTotal, Evicted};
 
@@ -64,6 +67,7 @@ pub struct NewCall {
     /// For calls that another gateway may begin.
     pub arguments: Option<String>,
     pub labels: Vec<String>,
+    pub callback: Option<NewCallback>,
     pub created: i64,
     pub expires: i64,
 }
@@ -84,6 +88,7 @@ pub struct EndedCall {
     pub parts: i64,
     /// Lets the key be used again.
     pub frees_key: bool,
+    pub has_callback: bool,
 }
 
 /// A record, without its arguments.

@@ -6,7 +6,7 @@ use sqlx::{Any, AssertSqlSafe};
 
 use super::super::{Result, Store, StoreError, with_timeout};
 use super::batch::{count_deleted, count_evicted, delete_labels};
-use super::{call_id, json};
+use super::{call_id, callbacks, json};
 use crate::common::ids::{CallId, TenantGeneration, TenantId, TenantName};
 
 /// Few enough that others wait for milliseconds only.
@@ -123,6 +123,7 @@ impl Store {
             let calls: Vec<_> = gone.iter().map(|(id, ..)| id).collect();
             let calls = json(&calls);
             delete_labels(self.0.kind, &mut write, &calls).await?;
+            callbacks::delete_settled(self.0.kind, &mut write, &calls).await?;
             let text =
                 format!("DELETE FROM call_results WHERE call IN {}", self.0.kind.json_texts());
             sqlx::query(AssertSqlSafe(text)).bind(&calls).execute(&mut *write).await?;

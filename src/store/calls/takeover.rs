@@ -1,8 +1,8 @@
 //! Calls of gateways that are gone: those that have begun are given up, the others are claimed.
 
 use super::super::tenants::skip_corrupt;
-use super::super::{Result, Store, StoreError, with_timeout};
-use super::{CallState, ClaimedCall, call_id};
+use super::super::{Result, Store, StoreError, Tx, with_timeout};
+use super::{CallState, ClaimedCall, call_id, callbacks, json};
 use crate::common::ids::{CallId, TenantGeneration, TenantName};
 
 type ClaimedRow = (String, String, i64, String, String, String, String, Option<String>, i64);
@@ -29,20 +29,37 @@ impl Store {
 
     /// Gives up the calls that `owner` has begun: their outcome is unknown. Returns how many.
     pub async fn abandon_calls(&self, owner: &str, at: i64) -> Result<u64> {
-        let given_up = sqlx::query(
-            "UPDATE calls SET state = 3, ended = $2 WHERE owner = $1 AND state < 2 AND state = 1",
-        );
-        let given_up = given_up.bind(owner.to_owned()).bind(at);
-        Ok(with_timeout(given_up.execute(&self.pool()?)).await?.rows_affected())
+        with_timeout(async {
+            let mut write = self.write().await?;
+            let given_up: Vec<String> = sqlx::query_scalar(
+                "UPDATE calls SET state = 3, ended = $2 WHERE owner = $1 AND state < 2 \
+                 AND state = 1 RETURNING id",
+            )
+            .bind(owner)
+            .bind(at)
+            .fetch_all(&mut *write)
+            .await?;
+            self.ended_here(write, &given_up).await
+        })
+        .await
     }
 
     /// Gives up one call, if `owner` has begun it and it has not ended.
     pub async fn abandon_call(&self, id: CallId, owner: &str, at: i64) -> Result<()> {
-        let given_up = sqlx::query(
-            "UPDATE calls SET state = 3, ended = $3 WHERE id = $1 AND owner = $2 AND state = 1",
-        );
-        let given_up = given_up.bind(id.to_string()).bind(owner.to_owned()).bind(at);
-        with_timeout(given_up.execute(&self.pool()?)).await.map(drop)
+        with_timeout(async {
+            let mut write = self.write().await?;
+            let given_up: Vec<String> = sqlx::query_scalar(
+                "UPDATE calls SET state = 3, ended = $3 WHERE id = $1 AND owner = $2 \
+                 AND state = 1 RETURNING id",
+            )
+            .bind(id.to_string())
+            .bind(owner)
+            .bind(at)
+            .fetch_all(&mut *write)
+            .await?;
+            self.ended_here(write, &given_up).await.map(drop)
+        })
+        .await
     }
 
     /// Takes some calls that `from` has accepted and not begun. Of several gateways, one gets each.
@@ -91,12 +108,30 @@ impl Store {
 
     /// Ends a call that has not begun, whoever has it. Returns whether it did.
     pub async fn cancel_call(&self, id: CallId, head: &str, at: i64) -> Result<bool> {
-        let cancelled = sqlx::query(
-            "UPDATE calls SET state = 2, scope = NULL, arguments = NULL, head = $2, ended = $3 \
-             WHERE id = $1 AND state = 0",
-        );
-        let cancelled = cancelled.bind(id.to_string()).bind(head.to_owned()).bind(at);
-        Ok(with_timeout(cancelled.execute(&self.pool()?)).await?.rows_affected() > 0)
+        with_timeout(async {
+            let mut write = self.write().await?;
+            let cancelled: Vec<String> = sqlx::query_scalar(
+                "UPDATE calls SET state = 2, scope = NULL, arguments = NULL, head = $2, \
+                 ended = $3 WHERE id = $1 AND state = 0 RETURNING id",
+            )
+            .bind(id.to_string())
+            .bind(head)
+            .bind(at)
+            .fetch_all(&mut *write)
+            .await?;
+            Ok::<_, StoreError>(self.ended_here(write, &cancelled).await? > 0)
+        })
+        .await
+    }
+
+    /// Commits the end of calls, and has their callbacks delivered. Returns how many calls.
+    async fn ended_here(&self, mut write: Tx, calls: &[String]) -> Result<u64> {
+        if calls.is_empty() {
+            return Ok(0);
+        }
+        callbacks::make_due(self.0.kind, &mut write, &json(&calls)).await?;
+        write.commit().await?;
+        Ok(calls.len() as u64)
     }
 }
 

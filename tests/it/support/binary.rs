@@ -148,7 +148,12 @@ impl Serving {
 
     /// Starts another one with the same configuration, when this one has ended.
     pub async fn restart(self) -> Self {
-        let again = Self::start(self.setup, &[]).await;
+        self.restart_with(&[]).await
+    }
+
+    /// Starts another one with more variables in its environment.
+    pub async fn restart_with(self, env: &[(&str, &str)]) -> Self {
+        let again = Self::start(self.setup, env).await;
         again.ready().await;
         again
     }
