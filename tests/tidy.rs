@@ -22,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "app",
             "backend",
+            "calls",
             "common",
             "config",
             "pins",

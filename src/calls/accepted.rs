@@ -367,7 +367,16 @@ impl CallsInner {
                 .await;
         };
         let fingerprint = open.fingerprint.clone();
-        let request = CallRequest { id, server, tool, arguments, key: None, fingerprint, details };
+        let request = CallRequest {
+            id,
+            server,
+            tool,
+            arguments,
+            key: None,
+            fingerprint,
+            listener: None,
+            details,
+        };
         let Ok(permit) = open.account.accepted_bytes.take(request.arguments.as_str().len()) else {
             // Too many at once: another gateway may have room, or this one later.
             return self.hand_over(&open).await;

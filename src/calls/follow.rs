@@ -64,8 +64,8 @@ impl CallsInner {
                 }
                 Decision::Replay => return Err(self.replay(&record, head).await),
                 Decision::OutcomeUnknown => {
-                    let refused = Settlement::refused(Refusal::OutcomeUnknown);
-                    return Err(Settlement { identity: Some(identity), ..refused });
+                    let result = Err(Refusal::OutcomeUnknown);
+                    return Err(Settlement { identity: Some(identity), is_replay: true, result });
                 }
                 Decision::Abandon => {
                     let at = self.clock.now();

@@ -310,6 +310,17 @@ impl Ticket {
         }
     }
 
+    /// Returns the id of a call that was over before this request came, if there is a record of it.
+    pub fn replayed(&self) -> Option<CallId> {
+        match &*self.phase.borrow() {
+            Phase::Over(settlement) if self.is_retry() => {
+                let identity = settlement.identity.as_ref()?;
+                (identity.fingerprint == self.fingerprint).then_some(identity.id)
+            }
+            _ => None,
+        }
+    }
+
     fn must_match(&self, identity: &Identity) -> Result<(), Refusal> {
         if identity.fingerprint == self.fingerprint { Ok(()) } else { Err(Refusal::Mismatch) }
     }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::batch::accepted::BatchDetails;
 use super::key::{Fingerprint, IdempotencyKey};
+use crate::backend::connection::call_notifications::NotificationSender;
 use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
 use crate::events::CallTags;
@@ -25,6 +26,8 @@ pub struct CallRequest {
     pub key: Option<IdempotencyKey>,
     /// Of what the caller sends again in a retry.
     pub fingerprint: Fingerprint,
+    /// Passes the server's notifications on to the request that begins the call.
+    pub listener: Option<NotificationSender>,
     pub details: Details,
 }
 
@@ -89,8 +92,12 @@ impl CallRequest {
             size: arguments.as_str().len(),
             operation: Operation::Tool { name, arguments, mirrored: None },
             others: String::new(),
-            meta: CallMeta { others: self.details.trace.clone(), ..CallMeta::default() },
-            listener: None,
+            meta: CallMeta {
+                progress: self.listener.is_some(),
+                others: self.details.trace.clone(),
+                ..CallMeta::default()
+            },
+            listener: self.listener.clone(),
             arrived,
             deadline: arrived + self.details.timeout(),
             deadline_max: None,

@@ -15,6 +15,7 @@ mod rendered_list;
 mod replicas;
 mod rest;
 pub mod server;
+mod sse;
 mod state;
 mod unsent;
 

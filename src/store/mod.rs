@@ -7,8 +7,8 @@
 //! - `configured`: the store that the configuration names
 //! - `open`: connections and migrations
 //! - `check`: whether a SQLite file is a store, and whole
-//! - `tenants`, `file_tenants`, `keys`, `secrets`, `callback_secrets`, `usage`, `pins`, `audit`, `replicas`,
-//!   `ended_sessions`: one file per kind of row
+//! - `tenants`, `file_tenants`, `keys`, `secrets`, `callback_secrets`, `usage`, `pins`, `audit`,
+//!   `replicas`, `ended_sessions`: one file per kind of row
 //! - `calls`: records of calls that are kept
 //! - `changes`: notices what others have changed, and keeps copies in memory up to date
 //! - `file`: compares the file of a SQLite store with the one at its path, and keeps its log apart

@@ -33,7 +33,7 @@ async fn cancel(api: &Api, id: &str) -> Answer {
     Answer::of(api.client.delete(api.url(&format!("/v1/calls/{id}")))).await
 }
 
-async fn runs(gateway: &Gateway, tool: &str, calls: usize) {
+pub async fn runs(gateway: &Gateway, tool: &str, calls: usize) {
     let fake = gateway.fake("fake");
     eventually("the call runs", async || (fake.calls_of(tool).len() == calls).then_some(())).await;
 }

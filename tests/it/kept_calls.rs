@@ -11,7 +11,7 @@ use crate::support::{Answer, Api, Gateway, Setup, eventually, in_time, on_both, 
 
 const KEY: &str = "Idempotency-Key";
 
-fn keyed(api: &Api, key: &str, tool: &str, arguments: impl ToString) -> RequestBuilder {
+pub fn keyed(api: &Api, key: &str, tool: &str, arguments: impl ToString) -> RequestBuilder {
     api.post("fake", tool, arguments).header(KEY, key)
 }
 
@@ -31,7 +31,7 @@ pub fn problem(
     (status, code.to_owned(), retryable, executed.to_owned())
 }
 
-fn is_replay(answer: &Answer) -> bool {
+pub fn is_replay(answer: &Answer) -> bool {
     answer.headers.contains_key("trunkline-replayed")
 }
 
@@ -51,7 +51,7 @@ async fn over(gateway: &Gateway, calls: usize) {
     .await;
 }
 
-async fn started(gateway: &Gateway, tool: &str, calls: usize) {
+pub async fn started(gateway: &Gateway, tool: &str, calls: usize) {
     let fake = gateway.fake("fake");
     eventually("the call runs", async || (fake.calls_of(tool).len() == calls).then_some(())).await;
 }

@@ -41,6 +41,8 @@ async fn a_begun_call_is_unknown_after_a_kill_and_never_runs_again() {
         for _ in 0..2 {
             let retry = keyed(&serving, "k", "hold").await;
             assert_eq!(said(&retry), problem(502, "outcome_unknown", false, "unknown"));
+            let known = serving.get("/v1/calls").await.json()["calls"][0]["id"].clone();
+            assert_eq!(known, retry.header("trunkline-call-id"));
         }
         assert_eq!(fake.calls_of("hold").len(), 1);
         // A new key runs it again on purpose.

@@ -39,7 +39,7 @@ async fn begin(store: &Store, tenant: &TenantId, calls: usize) -> Vec<CallId> {
         labels: vec![],
         callback: Some(NewCallback { url: "https://a/".to_owned(), about: "{}".to_owned() }),
         created: 1,
-        expires: i64::MAX,
+        expires: HOUR_MS,
     };
     let new: Vec<_> = (0..calls).map(new).collect();
     let ids = new.iter().map(|call| call.id).collect();

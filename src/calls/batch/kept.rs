@@ -56,6 +56,7 @@ impl<R: Rights> RunningBatch<R> {
                 arguments: arguments.clone(),
                 key: Some(key.clone()),
                 fingerprint: fingerprint.clone(),
+                listener: None,
                 details: Details { timeout_ms, ..self.options.details.clone() },
             };
             let ticket = self.calls.submit(&caller, request, Mode::Now)?;

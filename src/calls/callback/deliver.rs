@@ -48,9 +48,8 @@ pub(in crate::calls) struct Callbacks {
 
 impl Callbacks {
     pub(in crate::calls) fn new(config: &Config) -> Self {
-        let sender = Sender::new(config.calls.callback_networks.clone());
         Self {
-            sender: sender.expect("the settings of the client are valid"),
+            sender: Sender::new(config.calls.callback_networks.clone()),
             keyring: SigningKeyring::new(&config.secrets.keys),
             quota: TenantQuota::new(UNDER_WAY_MAX, UNDER_WAY_OF_TENANT_MAX),
             looks: AtomicUsize::new(0),
@@ -135,33 +134,28 @@ impl CallsInner {
 
     /// Makes one attempt, and notes what became of it.
     async fn deliver(&self, callback: &TakenCallback, tenant: &Tenant) {
-        let result = self.attempt(callback, tenant).await;
-        let (outcome, end) = match &result {
-            Ok(()) => ("delivered", Some((CallbackState::Delivered, None))),
+        let (state, problem) = match self.attempt(callback, tenant).await {
+            Ok(()) => (CallbackState::Delivered, None),
             Err(SendError::Gone) => {
                 let problem = "the receiver wants no callbacks (HTTP status 410)".to_owned();
-                ("given_up", Some((CallbackState::GivenUp, Some(problem))))
+                (CallbackState::GivenUp, Some(problem))
             }
             Err(SendError::Temporary { reason, retry_after }) => {
                 let reason: String = reason.chars().take(PROBLEM_LEN_MAX).collect();
-                match pause_after(callback.attempts, *retry_after, rand::random()) {
-                    Some(pause) => {
-                        self.gateway.metrics().count_callback("failed");
-                        return self.retry_later(callback, pause, &reason).await;
-                    }
-                    None => ("given_up", Some((CallbackState::GivenUp, Some(reason)))),
+                if let Some(pause) = pause_after(callback.attempts, retry_after, rand::random()) {
+                    self.gateway.metrics().count_callback("failed");
+                    return self.retry_later(callback, pause, &reason).await;
                 }
+                (CallbackState::GivenUp, Some(reason))
             }
         };
-        self.gateway.metrics().count_callback(outcome);
-        if let Some((state, problem)) = end {
-            for _ in 0..NOTE_TRIES {
-                let ended = self.store.end_callback(callback, state, problem.as_deref()).await;
-                if ended.is_ok() {
-                    return;
-                }
-                sleep(NOTE_PAUSE).await;
+        let is_delivered = state == CallbackState::Delivered;
+        self.gateway.metrics().count_callback(if is_delivered { "delivered" } else { "given_up" });
+        for _ in 0..NOTE_TRIES {
+            if self.store.end_callback(callback, state, problem.as_deref()).await.is_ok() {
+                return;
             }
+            sleep(NOTE_PAUSE).await;
         }
     }
 

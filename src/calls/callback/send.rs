@@ -1,7 +1,7 @@
 //! Sends one callback, once.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
@@ -20,7 +20,9 @@ const URL_LEN_MAX: usize = 2048;
 
 /// Sends callbacks. Follows no redirect, uses no proxy, and dials no address that is not open.
 pub struct Sender {
-    client: Client,
+    /// Made when it is needed first: certificates take time to read, and may be missing.
+    client: OnceLock<Result<Client, String>>,
+    lookup: Lookup,
     allowed: Arc<[IpNet]>,
 }
 
@@ -45,23 +47,31 @@ pub enum InvalidTarget {
 
 impl Sender {
     /// `allowed` are networks that callbacks may reach although they are not public.
-    pub fn new(allowed: Vec<IpNet>) -> Result<Self, reqwest::Error> {
+    pub fn new(allowed: Vec<IpNet>) -> Self {
         Self::with_lookup(allowed, system_lookup())
     }
 
-    fn with_lookup(allowed: Vec<IpNet>, lookup: Lookup) -> Result<Self, reqwest::Error> {
-        let allowed: Arc<[IpNet]> = allowed.into();
-        let client = Client::builder()
-            .https_only(true)
-            .redirect(Policy::none())
-            .no_proxy()
-            .dns_resolver(Arc::new(CheckedResolver { lookup, allowed: allowed.clone() }))
-            .timeout(TIMEOUT)
-            .connect_timeout(CONNECT_TIMEOUT)
-            // A kept connection would pass the check of its address by.
-            .pool_max_idle_per_host(0)
-            .build()?;
-        Ok(Self { client, allowed })
+    fn with_lookup(allowed: Vec<IpNet>, lookup: Lookup) -> Self {
+        Self { client: OnceLock::new(), lookup, allowed: allowed.into() }
+    }
+
+    fn client(&self) -> Result<&Client, SendError> {
+        let make = || {
+            let (lookup, allowed) = (self.lookup.clone(), self.allowed.clone());
+            let client = Client::builder()
+                .https_only(true)
+                .redirect(Policy::none())
+                .no_proxy()
+                .dns_resolver(Arc::new(CheckedResolver { lookup, allowed }))
+                .timeout(TIMEOUT)
+                .connect_timeout(CONNECT_TIMEOUT)
+                // A kept connection would pass the check of its address by.
+                .pool_max_idle_per_host(0)
+                .build();
+            client.map_err(|error| error_chain(&error))
+        };
+        let client = self.client.get_or_init(make).as_ref();
+        client.map_err(|why| SendError::Temporary { reason: why.clone(), retry_after: None })
     }
 
     /// Checks a URL as far as that is possible without looking up its host.
@@ -96,7 +106,7 @@ impl Sender {
         let url = self.check(url.as_str()).map_err(|error| failed(format!("the URL {error}")))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let request = self
-            .client
+            .client()?
             .post(url)
             .header(CONTENT_TYPE, "application/json")
             .header("webhook-id", id)
@@ -138,7 +148,7 @@ mod tests {
     use super::*;
 
     fn check(url: &str) -> Result<(), InvalidTarget> {
-        Sender::new(vec![]).unwrap().check(url).map(drop)
+        Sender::new(vec![]).check(url).map(drop)
     }
 
     #[test]
@@ -183,7 +193,7 @@ mod tests {
         let name = || "rebound.example".parse().unwrap();
         assert_eq!(resolver.resolve(name()).await.unwrap().count(), 1);
         assert!(resolver.resolve(name()).await.is_err());
-        let sender = Sender::with_lookup(vec![], lookup).unwrap();
+        let sender = Sender::with_lookup(vec![], lookup);
         let url = format!("https://rebound.example:{}/", private.port());
         for looked in 3..5 {
             let (url, keys) = (sender.check(&url).unwrap(), [SigningKey::generate()]);
@@ -197,7 +207,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_of_a_private_address_is_refused_when_it_is_dialled() {
-        let sender = Sender::new(vec![]).unwrap();
+        let sender = Sender::new(vec![]);
         let url = sender.check("https://localhost:1/").unwrap();
         let error = sender.send(url, "id", "{}", &[SigningKey::generate()]).await.unwrap_err();
         let SendError::Temporary { reason, .. } = error else { panic!() };

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::rpc;
-use super::stream::sse;
 use super::translate::{Translated, Translation};
 use crate::backend::connection::call_notifications::CallNotifications;
 use crate::common::ids::CallId;
 use crate::gateway::{CallError, Held, Reply};
 use crate::http::headers::{ATTEMPTS, CALL_ID, add_rate_status, text_value};
+use crate::http::sse;
 use crate::http::unsent::hold;
 use crate::tenants::limits::RateStatus;
 

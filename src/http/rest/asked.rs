@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response};
 
+use super::call_events::EVENT_STREAM;
 use crate::calls::{IdempotencyKey, InvalidKey};
 use crate::events::CallTags;
 use crate::gateway::CallError;
 use crate::http::headers::{
-    CALLBACK, IDEMPOTENCY_KEY, LABELS, PREFER, REQUEST_ID, tool_errors_fail,
+    CALLBACK, IDEMPOTENCY_KEY, LABELS, PREFER, REQUEST_ID, accepts, tool_errors_fail,
 };
 
 const LABELS_MAX: usize = 8;
@@ -26,6 +27,8 @@ pub(super) struct Asked {
     pub(super) tool_errors_fail: bool,
     /// The URL that is to be told of the end.
     pub(super) callback: Option<String>,
+    /// Answer with events. An asynchronous call is answered at once anyway.
+    pub(super) events: bool,
 }
 
 /// The preferences that count (RFC 7240). All others are ignored.
@@ -41,6 +44,7 @@ impl Asked {
         Ok(Self {
             key: key(headers)?,
             callback: callback(headers, &prefer)?,
+            events: accepts(headers, EVENT_STREAM) && !prefer.respond_async,
             prefer,
             tool_errors_fail: tool_errors_fail(headers)?,
         })

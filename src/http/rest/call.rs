@@ -10,7 +10,8 @@ use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use tokio::time::Instant;
 
 use super::asked::{Asked, give_back_request_id, request_id_header, tags};
-use super::kept;
+use super::{call_events, kept};
+use crate::backend::connection::call_notifications::NotificationSender;
 use crate::common::ids::CallId;
 use crate::common::millis::millis;
 use crate::events::CallTags;
@@ -41,8 +42,7 @@ pub(crate) async fn call_tool(
     let target = caller.and_then(|Authenticated(caller)| Ok((caller, path?.0)));
     let mut response = match target {
         Ok((caller, (server, tool))) => {
-            let target = Target { id, arrived, caller: &caller, server: &server, tool: &tool };
-            make(&app, &target, request).await
+            make(app.clone(), Target { id, arrived, caller, server, tool }, request).await
         }
         Err(error) => {
             app.gateway.metrics().count_unresolved("", error.status_and_code().1);
@@ -54,54 +54,88 @@ pub(crate) async fn call_tool(
 }
 
 /// The call that a request names; whether there is such a tool is not known yet.
-struct Target<'a> {
+struct Target {
     id: CallId,
     arrived: Instant,
-    caller: &'a Caller,
-    server: &'a str,
-    tool: &'a str,
+    caller: Caller,
+    server: String,
+    tool: String,
 }
 
-async fn make(app: &AppState, target: &Target<'_>, request: Request<Body>) -> Response<Body> {
-    let Target { id, caller, .. } = *target;
-    let refuse = |error: HttpError, tags| {
-        target.tell_refused(app, &error, tags);
-        call_failed(error, id)
-    };
+async fn make(app: Arc<AppState>, target: Target, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    let read = read_request(app, target, &head.headers, body).await;
+    let read = read_request(&app, &target, &head.headers, body).await;
     let read = read.map_err(|error| (error, tags(&head.headers).unwrap_or_default()));
     // The call may wait for long.
     drop(head);
     match read {
-        Ok((admission, call, asked)) if asked.is_kept() => {
-            let tags = call.tags.clone();
-            let answered = kept::call(app, caller, admission, call, asked).await;
-            answered.unwrap_or_else(|error| refuse(error, tags))
+        Ok((admission, call, asked)) if asked.events => {
+            answer_with_events(app, target, admission, call, asked)
         }
-        Ok((admission, call, asked)) => match app.gateway.call(caller, admission, call).await {
-            Ok(reply) => succeeded(reply, id, asked.tool_errors_fail),
-            Err(error) => call_failed(error.into(), id),
-        },
+        Ok((admission, call, asked)) => answer(&app, &target, admission, call, asked).await,
         Err((error, tags)) => {
             app.gateway.metrics().count_unresolved("", error.status_and_code().1);
-            refuse(error, tags)
+            target.refuse(&app, error, tags)
         }
     }
 }
 
+async fn answer(
+    app: &AppState,
+    target: &Target,
+    admission: Admission,
+    call: Call,
+    asked: Asked,
+) -> Response<Body> {
+    if asked.is_kept() {
+        let tags = call.tags.clone();
+        let answered = kept::call(app, &target.caller, admission, call, asked).await;
+        return answered.unwrap_or_else(|error| target.refuse(app, error, tags));
+    }
+    match app.gateway.call(&target.caller, admission, call).await {
+        Ok(reply) => succeeded(reply, target.id, asked.tool_errors_fail),
+        Err(error) => call_failed(error.into(), target.id),
+    }
+}
+
+fn answer_with_events(
+    app: Arc<AppState>,
+    target: Target,
+    mut admission: Admission,
+    mut call: Call,
+    asked: Asked,
+) -> Response<Body> {
+    let rate_status = admission.take_rate_status();
+    let unsent = target.caller.tenant.held.unsent.clone();
+    let offload = app.gateway.offload().clone();
+    let (sender, notifications) = NotificationSender::new(None, Some(unsent.clone()));
+    call.listener = Some(sender);
+    call.meta.progress = true;
+    let id = (!asked.is_kept()).then_some(call.id);
+    let answered = async move { answer(&app, &target, admission, call, asked).await };
+    let mut response = call_events::respond(answered, notifications, unsent, offload);
+    // A key may have a call already, with another id.
+    let id = id.map(|id| (CALL_ID.clone(), text_value(id.to_string())));
+    response.headers_mut().extend(id);
+    add_rate_status(response.headers_mut(), &rate_status);
+    response
+}
+
 async fn read_request(
     app: &AppState,
-    target: &Target<'_>,
+    target: &Target,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Admission, Call, Asked), HttpError> {
-    let Target { id, arrived, caller, .. } = *target;
-    let server = app.gateway.server(caller, target.server)?;
+    let Target { id, arrived, caller, .. } = target;
+    let (id, arrived) = (*id, *arrived);
+    let server = app.gateway.server(caller, &target.server)?;
     let asked = Asked::read(headers)?;
     let tags = tags(headers)?;
     let timeout = asked_timeout_of(&server, headers)?;
     let fairness_key = fairness_key(headers)?;
+    let may_extend = asked.events && timeout.is_none();
+    let max_timeout = server.config().max_timeout.filter(|_| may_extend);
     let deadline = arrived + timeout.unwrap_or(server.config().timeout);
     let body_deadline = deadline.min(arrived + body::TIMEOUT);
     let meta = CallMeta { others: trace_members(headers), ..CallMeta::default() };
@@ -130,27 +164,29 @@ async fn read_request(
         listener: None,
         arrived,
         deadline,
-        // A REST caller does not ask for progress, so nothing moves the deadline.
-        deadline_max: None,
+        // Progress extends no deadline that the caller chose, and only events carry progress.
+        deadline_max: max_timeout.map(|max| arrived + max),
         begin_mark: None,
     };
     Ok((admission, call, asked))
 }
 
-impl Target<'_> {
-    fn tell_refused(&self, app: &AppState, error: &HttpError, tags: CallTags) {
+impl Target {
+    /// Tells the refusal to whoever listens to events, and returns its response.
+    fn refuse(&self, app: &AppState, error: HttpError, tags: CallTags) -> Response<Body> {
         app.gateway.tell_refused(RefusedCall {
             id: self.id,
-            caller: self.caller,
+            caller: &self.caller,
             tags,
-            server: self.server,
-            target: self.tool,
+            server: &self.server,
+            target: &self.tool,
             arrived: self.arrived,
             deadline: None,
             size: 0,
             code: error.status_and_code().1,
             error: error.of_call(),
         });
+        call_failed(error, self.id)
     }
 }
 

@@ -14,10 +14,10 @@ use super::asked::Asked;
 use super::call::server_timing;
 use crate::calls::{
     Answer, CallRequest, Details, Fingerprint, Identity, Mode, Outcome, OutcomeKind, Ran, Refusal,
-    Waited,
+    Ticket, Waited,
 };
 use crate::gateway::{Call, Caller, Operation, ToolName};
-use crate::http::error::{HttpError, HttpResult};
+use crate::http::error::{HttpError, HttpResult, call_failed};
 use crate::http::headers::{
     ATTEMPTS, CALL_ID, OUTCOME, PREFERENCE_APPLIED, REPLAYED, SERVER_TIMING, add_rate_status,
     text_value,
@@ -49,7 +49,9 @@ pub(super) async fn call(
     let request = request(call, asked)?;
     let mode = if is_async { Mode::WhenPermitted } else { Mode::Now };
     let mut ticket = app.calls.submit(caller, request, mode)?;
-    ticket.decided(deadline).await?;
+    if let Err(refusal) = ticket.decided(deadline).await {
+        return refused(refusal, &ticket);
+    }
     // The caller of an asynchronous call does not wait for it unless it says so.
     let until = match (is_async, wait) {
         (true, wait) => wait.unwrap_or_else(Instant::now).min(deadline),
@@ -65,7 +67,11 @@ pub(super) async fn call(
         add_rate_status(response.headers_mut(), &rate_status);
         return Ok(response);
     }
-    let mut response = match ticket.wait(until).await? {
+    let waited = match ticket.wait(until).await {
+        Ok(waited) => waited,
+        Err(refusal) => return refused(refusal, &ticket),
+    };
+    let mut response = match waited {
         Waited::Answered(answer) => answered(answer, tool_errors_fail),
         Waited::Open(identity, state) if is_async => accepted_call(&identity, state),
         Waited::Open(identity, _) if Instant::now() < deadline => {
@@ -96,6 +102,7 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
         fingerprint: Fingerprint::of(arguments.as_str()),
         arguments,
         key: asked.key,
+        listener: call.listener,
         details: Details {
             timeout_ms: timeout.as_millis() as u64,
             labels: call.tags.labels,
@@ -107,6 +114,18 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
             batch: None,
         },
     })
+}
+
+/// Answers with a refusal; with the call's own id if it is that of an earlier request.
+fn refused(refusal: Refusal, ticket: &Ticket) -> HttpResult {
+    let is_kept = matches!(
+        refusal,
+        Refusal::Cancelled { .. } | Refusal::OutcomeUnknown | Refusal::ResultGone
+    );
+    let Some(id) = ticket.replayed().filter(|_| is_kept) else { return Err(refusal.into()) };
+    let mut response = call_failed(refusal.into(), id);
+    response.headers_mut().insert(REPLAYED.clone(), HeaderValue::from_static("true"));
+    Ok(response)
 }
 
 fn answered(answer: Answer, tool_errors_fail: bool) -> Response<Body> {

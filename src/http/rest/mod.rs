@@ -4,6 +4,7 @@
 pub(crate) mod asked;
 pub(crate) mod batch;
 pub(crate) mod call;
+mod call_events;
 pub(crate) mod calls;
 pub(crate) mod explain;
 mod kept;

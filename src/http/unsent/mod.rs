@@ -98,6 +98,11 @@ pub(super) fn hold(response: &mut Response<Body>, held: Option<Held>) {
     }
 }
 
+/// Takes the room back that a response holds.
+pub(super) fn take_held(response: &mut Response<Body>) -> Option<Held> {
+    response.extensions_mut().remove::<HeldRoom>().map(|HeldRoom(held)| held)
+}
+
 impl ExpectedResponse {
     pub(super) fn to<B>(
         request: &mut Request<B>,
@@ -118,8 +123,8 @@ impl ExpectedResponse {
             Some(Owner::Operator) => (&listener.operators, true),
             None => (&listener.nobody, false),
         };
-        let held = match response.extensions_mut().remove::<HeldRoom>() {
-            Some(HeldRoom(held)) => Some(held),
+        let held = match take_held(&mut response) {
+            Some(held) => Some(held),
             None => hold_body(account, is_operator, &mut response),
         };
         let progress = ResponseProgress::new(connection, held);

@@ -15,7 +15,7 @@ use crate::http::mcp::HttpRequest;
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::session::{Registered, Session};
 use crate::http::mcp::stream::changes::{ChangeMessages, VisibleServers, is_ready};
-use crate::http::mcp::stream::sse;
+use crate::http::sse;
 
 pub(super) struct SessionStream {
     changes: ChangeMessages,

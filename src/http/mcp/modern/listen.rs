@@ -24,9 +24,9 @@ use crate::http::mcp::rpc::{self, RpcError};
 use crate::http::mcp::stream::changes::{
     ChangeMessages, VisibleServers, is_ready, subscription_meta,
 };
-use crate::http::mcp::stream::sse;
 use crate::http::mcp::stream::stream_quota::StreamPermit;
 use crate::http::mcp::{McpRequest, Scope};
+use crate::http::sse;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::method;
 use crate::protocol::mcp::params::ParamsError;

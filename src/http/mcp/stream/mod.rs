@@ -3,5 +3,4 @@
 
 pub(crate) mod changes;
 pub(crate) mod relay_response;
-pub(crate) mod sse;
 pub(crate) mod stream_quota;

@@ -11,11 +11,11 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::sse;
 use crate::cluster::end_to_end;
 use crate::gateway::{CallError, Executed};
 use crate::http::mcp::rpc::{self, RpcError};
 use crate::http::mcp::session::forward_to_owner::owner_exited;
+use crate::http::sse;
 
 /// How long a response may be silent: three keep-alives of a stream.
 const SILENCE_MAX: Duration = Duration::from_secs(45);

@@ -1,4 +1,4 @@
-//! Server-sent events: a response that is a stream, with one JSON-RPC message per event.
+//! Server-sent events: a response that is a stream of messages, one per event.
 
 use std::time::Duration;
 
@@ -18,6 +18,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(crate) trait MessageSource: Send + 'static {
     /// Returns the next message, or `None` at the end. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
+
+    /// Writes a message as an event. Sources may return events already.
+    fn event(message: Bytes) -> Bytes {
+        event(&message)
+    }
 }
 
 /// Responds with a stream of the source's messages. When the client disconnects, the source is
@@ -25,11 +30,11 @@ pub(crate) trait MessageSource: Send + 'static {
 ///
 /// Messages are taken from the source only as the client reads them. The source bounds what waits
 /// for a slow client. The stream of a client that reads nothing is ended (`http/unsent`).
-pub(crate) fn respond(source: impl MessageSource) -> Response<Body> {
+pub(crate) fn respond<S: MessageSource>(source: S) -> Response<Body> {
     let events = stream::unfold(source, |mut source| async {
         let event = tokio::select! {
             biased;
-            message = source.next() => event(&message?),
+            message = source.next() => S::event(message?),
             () = sleep(KEEP_ALIVE) => Bytes::from_static(b":\n\n"),
         };
         Some((Ok::<_, std::convert::Infallible>(event), source))
@@ -47,13 +52,19 @@ pub(crate) fn respond_empty() -> Response<Body> {
     ([(header::CONTENT_TYPE, "text/event-stream")], Body::empty()).into_response()
 }
 
-/// Writes a message as one event. A raw line break would end the event, so each becomes a space: in
-/// JSON line breaks stand only between tokens.
+/// Writes a JSON-RPC message as one event.
 pub(crate) fn event(message: &[u8]) -> Bytes {
-    let mut event = BytesMut::with_capacity(message.len() + 24);
-    event.extend_from_slice(b"event: message\ndata: ");
+    named_event("message", &[message])
+}
+
+/// Writes the parts of one JSON text as an event. A raw line break would end the event, so each
+/// becomes a space: in JSON line breaks stand only between tokens.
+pub(crate) fn named_event(name: &str, parts: &[&[u8]]) -> Bytes {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let mut event = BytesMut::with_capacity(len + name.len() + 24);
+    event.extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
     let start = event.len();
-    event.extend_from_slice(message);
+    parts.iter().for_each(|part| event.extend_from_slice(part));
     blank_line_breaks(&mut event[start..]);
     event.extend_from_slice(b"\n\n");
     event.freeze()
