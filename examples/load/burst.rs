@@ -43,7 +43,7 @@ async fn measure(target: &Target, options: &Options, calls: usize) -> Result<Vec
     for number in 0..calls {
         let mut client = Client::connect(target.address()).await?;
         let mut echo = Exchange::echo(target, options.body, number);
-        let mut sleep = Exchange::sleep(target, options.sleep_ms, 0);
+        let mut sleep = Exchange::sleep(target, options.sleep_ms);
         let start = start.clone();
         callers.spawn(async move {
             call(&mut client, &mut echo).await?;
