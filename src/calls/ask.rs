@@ -63,7 +63,7 @@ pub struct CallView {
 }
 
 /// The progress of a call's callback.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CallbackView {
     /// `waiting` for the call's end, `pending`, `delivered` or `given_up`.
     pub state: &'static str,

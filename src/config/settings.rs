@@ -171,8 +171,8 @@ section! {
         /// gateway is killed; `"full"` also if the machine loses power, for some milliseconds more
         /// a call. PostgreSQL has a setting of its own, `synchronous_commit`.
         synchronous: Synchronous = "normal", kind::of::<Synchronous>("\"normal\" or \"full\"");
-        /// Networks that callbacks may reach although they are not public, such as `["10.1.0.0/16"]`.
-        /// All other private, loopback and link-local addresses are refused.
+        /// Networks that callbacks may reach although they are not public, such as
+        /// `["10.1.0.0/16"]`. All other private, loopback and link-local addresses are refused.
         callback_networks: Vec<IpNet> = [], kind::NETWORKS;
     }
 }

@@ -37,13 +37,15 @@ async fn tenants_are_added_changed_and_removed() {
     let conflict = send(&admin, Method::POST, "/tenants", tenant).await;
     assert_eq!(conflict.problem(), refused(409, "already_exists"));
 
-    let change = json!({"burst": null, "weight": 3, "limits": {"std/uuid": null}});
+    let hosts = json!(["hooks.example"]);
+    let change = json!({"burst": null, "weight": 3, "limits": {"std/uuid": null},
+        "callback_hosts": hosts});
     let changed = send(&admin, Method::PATCH, "/tenants/acme", change).await.json();
     let since = &changed["since"];
     assert!(since.is_string());
     let expected = json!({"id": "acme", "source": "store", "since": since,
         "rate": "100/s", "burst": null,
-        "max_in_flight": 256, "weight": 3, "servers": ["std"],
+        "max_in_flight": 256, "weight": 3, "servers": ["std"], "callback_hosts": hosts,
         "limits": {"std/echo": {"rate": "5/s", "burst": null, "max_in_flight": null}}});
     assert_eq!(changed, expected);
     assert_eq!(admin.get("/admin/v1/tenants/acme").await.json(), expected);

@@ -48,11 +48,12 @@ async fn a_tenant_is_added_changed_and_removed() {
     let add = "tenant add acme --rate 100/s --burst 200 --max-in-flight 50 --weight 2";
     let mut args: Vec<&str> = add.split(' ').collect();
     args.extend(["--servers", "std,search/*", "--limit", limit, "--limit", "std:rate=9/h"]);
+    args.extend(["--callback-hosts", "Hooks.example"]);
     assert_eq!(succeeds(&setup, &args).await, "");
     let mut expected = json!({
         "id": "acme", "source": "store", "rate": "100/s", "burst": 200, "max_in_flight": 50,
             "weight": 2,
-        "servers": ["std", "search/*"],
+        "servers": ["std", "search/*"], "callback_hosts": ["hooks.example"],
         "limits": {
             "search/query": {"rate": "5/s", "burst": 10, "max_in_flight": 3},
             "std": {"rate": "9/h", "burst": null, "max_in_flight": null},

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const LEN_MAX: usize = 253;
 
 /// A host name or an address, as URLs have it: in lower case, IPv6 in brackets. All its ports are
 /// meant.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct CallbackHost(String);
 

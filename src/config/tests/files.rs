@@ -1,5 +1,5 @@
 use super::*;
-use crate::common::policy::{Grants, Limit, Pattern, Policy};
+use crate::common::policy::{CallbackHost, Grants, Limit, Pattern, Policy};
 use crate::config::reference::SECTIONS;
 use crate::config::section::Setting;
 

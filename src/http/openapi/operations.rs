@@ -44,6 +44,11 @@ pub(super) fn with_call_headers(operation: Operation) -> Operation {
             json!({"type": "string", "examples": ["respond-async", "respond-async, wait=5"]}),
         )
         .header(
+            "Trunkline-Callback",
+            "With `respond-async`: the URL that is told of the end",
+            json!({"type": "string", "format": "uri", "maxLength": 2048}),
+        )
+        .header(
             "Trunkline-Tool-Errors",
             "Answer a tool's own failure with 422",
             json!({"type": "string", "enum": ["fail"]}),

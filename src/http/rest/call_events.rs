@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
@@ -14,7 +15,7 @@ use crate::backend::connection::call_notifications::{CallNotification, CallNotif
 use crate::common::byte_budget::TenantBytes;
 use crate::common::offload::Offload;
 use crate::gateway::{Held, no_room};
-use crate::http::error::{HttpError, problem_json};
+use crate::http::error::HttpError;
 use crate::http::headers::{ATTEMPTS, CALL_ID, OUTCOME, REPLAYED};
 use crate::http::sse::{self, MessageSource, named_event};
 use crate::http::unsent::take_held;
@@ -89,20 +90,17 @@ impl LastEvent {
         offload: &Offload,
     ) -> Self {
         let held = take_held(&mut response);
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
         let mut body = to_bytes(body, usize::MAX).await.unwrap_or_default();
-        let (mut status, mut headers) = (head.status, head.headers);
         let held = held.map_or_else(|| unsent.take(body.len()).map(Arc::new), Ok);
-        let held = match held {
-            Ok(held) => Some(held),
-            Err(full) => {
-                let error = HttpError::from(no_room(full, RateStatus::default()));
-                status = error.status_and_code().0;
-                body = problem_json(&error).1.into();
-                headers.insert(OUTCOME.clone(), HeaderValue::from_static("error"));
-                None
-            }
-        };
+        if let Err(full) = held {
+            let error = HttpError::from(no_room(full, unsent, RateStatus::default()));
+            let (refused, problem) = error.into_response().into_parts();
+            (head.status, body) =
+                (refused.status, to_bytes(problem, usize::MAX).await.unwrap_or_default());
+            head.headers.insert(OUTCOME.clone(), HeaderValue::from_static("error"));
+        }
+        let (status, headers) = (head.status, head.headers);
         let is_error = text(&headers, &OUTCOME) == Some("error");
         let (name, member) = if is_error { ("error", "problem") } else { ("result", "result") };
         let number = |name| text(&headers, name).and_then(|text| text.parse::<u64>().ok());
@@ -118,7 +116,7 @@ impl LastEvent {
         let start = format!("{},\"{member}\":", about.trim_end_matches('}'));
         let len = body.len();
         let write = move || named_event(name, &[start.as_bytes(), &body, b"}"]);
-        Self { event: offload.run_if_long(len, write).await, _held: held }
+        Self { event: offload.run_if_long(len, write).await, _held: held.ok() }
     }
 }
 
@@ -146,7 +144,6 @@ fn progress(notification: CallNotification) -> Option<Bytes> {
 mod tests {
     use std::time::Duration;
 
-    use axum::response::IntoResponse;
     use http_body_util::BodyExt;
     use serde_json::Value;
     use tokio::time::Instant;
