@@ -42,7 +42,7 @@ pub(crate) async fn call_tool(
     let target = caller.and_then(|Authenticated(caller)| Ok((caller, path?.0)));
     let mut response = match target {
         Ok((caller, (server, tool))) => {
-            make(app.clone(), Target { id, arrived, caller, server, tool }, request).await
+            make(&app, Target { id, arrived, caller, server, tool }, request).await
         }
         Err(error) => {
             app.gateway.metrics().count_unresolved("", error.status_and_code().1);
@@ -62,20 +62,20 @@ struct Target {
     tool: String,
 }
 
-async fn make(app: Arc<AppState>, target: Target, request: Request<Body>) -> Response<Body> {
+async fn make(app: &Arc<AppState>, target: Target, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    let read = read_request(&app, &target, &head.headers, body).await;
+    let read = read_request(app, &target, &head.headers, body).await;
     let read = read.map_err(|error| (error, tags(&head.headers).unwrap_or_default()));
     // The call may wait for long.
     drop(head);
     match read {
         Ok((admission, call, asked)) if asked.events => {
-            answer_with_events(app, target, admission, call, asked)
+            answer_with_events(app.clone(), target, admission, call, asked)
         }
-        Ok((admission, call, asked)) => answer(&app, &target, admission, call, asked).await,
+        Ok((admission, call, asked)) => answer(app, &target, admission, call, asked).await,
         Err((error, tags)) => {
             app.gateway.metrics().count_unresolved("", error.status_and_code().1);
-            target.refuse(&app, error, tags)
+            target.refuse(app, error, tags)
         }
     }
 }
