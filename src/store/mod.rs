@@ -16,8 +16,8 @@
 //! - `health`: which uses of the store fail now
 //! - `error`: errors
 //!
-//! Every method ends within [`QUERY_TIMEOUT`], whatever the database does; methods that read all
-//! rows of a kind within [`READ_ALL_TIMEOUT`].
+//! Every method ends within [`QUERY_TIMEOUT`], whatever the database does; on SQLite, methods that
+//! read all rows of a kind within [`READ_ALL_TIMEOUT_SQLITE`].
 
 mod audit;
 mod callback_secrets;
@@ -75,9 +75,9 @@ pub use self::usage::{USAGE_ROWS_MAX, UsageKey, UsageOf, UsageQuery, UsageTotal}
 /// Callers wait for some of the queries.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Nobody waits for these reads but a start and the component that follows the store. A busy
-/// machine takes seconds for 10,000 tenants.
-const READ_ALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Nobody waits for reads of all rows but a start and the component that follows the store. A busy
+/// machine takes seconds to read 10,000 tenants from SQLite.
+const READ_ALL_TIMEOUT_SQLITE: Duration = Duration::from_secs(20);
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 type Tx = Transaction<'static, Any>;
@@ -163,6 +163,16 @@ impl Store {
     /// notified.
     async fn change(&self) -> Result<Tx> {
         Ok(self.change_of(Subject::Policy).await?.0)
+    }
+
+    /// Gives up reading all rows of a kind. PostgreSQL may be out of reach, which must be noticed as
+    /// early as for any query; SQLite is a file.
+    async fn read_all<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = match self.0.kind {
+            DatabaseKind::Sqlite => READ_ALL_TIMEOUT_SQLITE,
+            DatabaseKind::Postgres => QUERY_TIMEOUT,
+        };
+        ends_within(limit, work).await
     }
 
     /// Begins a change of one kind of data. Returns its revision as well.

@@ -10,8 +10,8 @@ use super::changes::bump_revision;
 use super::open::DatabaseKind;
 use super::tenants::skip_corrupt;
 use super::{
-    Actor, READ_ALL_TIMEOUT, Result, Store, StoreError, Subject, Tx, audit, can_be_stored,
-    ends_within, now, placeholders, with_timeout,
+    Actor, Result, Store, StoreError, Subject, Tx, audit, can_be_stored, now, placeholders,
+    with_timeout,
 };
 use crate::common::ids::{ServerId, TenantGeneration, TenantId, TenantName};
 
@@ -101,7 +101,7 @@ impl Store {
     pub async fn changed_secrets(&self, seen: Option<SecretsCursor>) -> Result<ChangedSecrets> {
         let epoch = self.epoch();
         let seen = seen.filter(|seen| seen.epoch == epoch);
-        ends_within(READ_ALL_TIMEOUT, async {
+        self.read_all(async {
             let mut snapshot = self.snapshot().await?;
             let revision = sqlx::query_scalar("SELECT value FROM revisions WHERE name = $1")
                 .bind(Subject::Secrets.name())

@@ -7,8 +7,8 @@ use sqlx::{Any, AnyConnection, AssertSqlSafe};
 
 use super::open::DatabaseKind;
 use super::{
-    Actor, FileTenant, KeyRecord, READ_ALL_TIMEOUT, Result, Store, StoreError, Tx, audit,
-    callback_secrets, ends_within, file_tenants, keys, now, placeholders, secrets, with_timeout,
+    Actor, FileTenant, KeyRecord, Result, Store, StoreError, Tx, audit, callback_secrets,
+    file_tenants, keys, now, placeholders, secrets, with_timeout,
 };
 use crate::common::ids::{TenantGeneration, TenantName};
 use crate::common::policy::{Grants, Limit, Pattern, Policy};
@@ -40,7 +40,7 @@ type LimitRow = (String, String, Option<String>, Option<i64>, Option<i64>);
 impl Store {
     /// Returns all tenants and all keys that are not revoked, consistently.
     pub async fn load(&self) -> Result<Contents> {
-        ends_within(READ_ALL_TIMEOUT, async {
+        self.read_all(async {
             let mut snapshot = self.snapshot().await?;
             let tenants = read_tenants(&mut snapshot, None).await?;
             let file_tenants = file_tenants::read(&mut snapshot).await?;
@@ -51,7 +51,7 @@ impl Store {
     }
 
     pub async fn tenants(&self) -> Result<BTreeMap<TenantName, StoredTenant>> {
-        ends_within(READ_ALL_TIMEOUT, async {
+        self.read_all(async {
             let mut snapshot = self.snapshot().await?;
             read_tenants(&mut snapshot, None).await
         })
