@@ -165,8 +165,8 @@ impl Store {
         Ok(self.change_of(Subject::Policy).await?.0)
     }
 
-    /// Bounds the time of a read of all rows of a kind. PostgreSQL may be out of reach. That must be
-    /// noticed as early as for any query.
+    /// Bounds the time of a read of all rows of a kind. PostgreSQL may be out of reach, which must
+    /// be noticed as early as for any query.
     async fn read_all<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = match self.0.kind {
             DatabaseKind::Sqlite => READ_ALL_TIMEOUT_SQLITE,
