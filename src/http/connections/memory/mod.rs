@@ -14,7 +14,7 @@ use self::frames::Frames;
 
 /// The task, its timers and the entries in tables, before anything has arrived.
 pub(super) const NEW: usize = 8 * 1024;
-/// The same with the buffers for a short request and its response.
+/// A new connection and the buffers for a short request and its response.
 const HTTP1: usize = 24 * 1024;
 const HTTP2: usize = 32 * 1024;
 /// Reads and heads up to this length use no more of the buffers than that.

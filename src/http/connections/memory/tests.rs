@@ -17,7 +17,7 @@ fn inserted(name: u8, value: &str) -> Vec<u8> {
     [&[0x40 | name, value.len() as u8], value.as_bytes()].concat()
 }
 
-/// The same with a name of its own.
+/// A field that the table is to keep, with a name that it spells out.
 fn inserted_new(name: &str, value: &str) -> Vec<u8> {
     [&[0x40, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
 }
