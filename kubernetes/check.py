@@ -1,7 +1,11 @@
-"""What no schema knows: that names, ports and labels in these manifests mean each other."""
+"""What no schema knows: that names, ports and labels in these manifests mean each other.
+
+check.py RENDERED, a directory with the chart's renderings.
+"""
 
 import glob
 import re
+import sys
 import tomllib
 
 import yaml
@@ -70,10 +74,56 @@ settings = tomllib.loads(text)
 named = set(re.findall(r"\$\{file:/run/secrets/trunkline/([^}]+)\}", text))
 same("keys of the secret", {*secret["stringData"]}, named)
 seconds = sum(int(settings[key].removesuffix("s")) for key in ("drain_delay", "drain_timeout"))
-seconds += int(container["lifecycle"]["preStop"]["exec"]["command"][-1])
+seconds += container["lifecycle"]["preStop"]["sleep"]["seconds"]
 grace = pod["terminationGracePeriodSeconds"]
 assert grace > seconds + 11, f"terminationGracePeriodSeconds {grace} is too short for {seconds} s and the servers' ends"
 
 metrics = re.findall(r'"(trunkline_\w+)"', open("../src/telemetry/metrics.rs").read())
 metric = autoscaler["spec"]["metrics"][0]["pods"]["metric"]["name"]
 assert metric in metrics, f"no metric is called {metric}"
+
+
+def plain(node):
+    """The chart's object as the manifests have it: without the labels that only Helm gives."""
+    if isinstance(node, dict):
+        ours = {key: plain(value) for key, value in node.items()}
+        for key in ("app.kubernetes.io/instance", "app.kubernetes.io/version"):
+            ours.pop(key, None)
+        for key in ("app.kubernetes.io/managed-by", "helm.sh/chart", "trunkline.service"):
+            ours.pop(key, None)
+        return ours
+    return [plain(item) for item in node] if isinstance(node, list) else node
+
+
+def rendered(name):
+    found = yaml.safe_load_all(open(f"{sys.argv[1]}/{name}.yaml"))
+    return {(one["kind"], one["metadata"]["name"]): plain(one) for one in found if one}
+
+
+chart = rendered("defaults")
+ours = {(one["kind"], one["metadata"]["name"]): one for one in manifests}
+# The secret is referred to, and is never part of the chart.
+del ours["Secret", "trunkline"]
+same("objects of the chart", {*chart}, {*ours})
+for key, manifest in ours.items():
+    if key[0] == "Deployment":
+        tag = kustomization["images"][0]["newTag"]
+        manifest["spec"]["template"]["spec"]["containers"][0]["image"] += f":{tag}"
+        # What Kubernetes assumes for a tag that is not `latest`.
+        pulled = chart[key]["spec"]["template"]["spec"]["containers"][0].pop("imagePullPolicy")
+        same("imagePullPolicy", pulled, "IfNotPresent")
+    if key[0] == "ConfigMap":
+        texts = [one["data"].pop("trunkline.toml") for one in (chart[key], manifest)]
+        same("the chart's configuration", *texts)
+    same(f"the chart's {key[0]} {key[1]}", chart[key], manifest)
+
+everything = rendered("good-everything")
+monitor = everything["ServiceMonitor", "trunkline"]["spec"]
+service = everything["Service", "trunkline-ops"]["spec"]
+same("what is monitored", monitor["endpoints"][0]["port"], service["ports"][0]["name"])
+backend = everything["Ingress", "trunkline"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]
+called = everything["Service", backend["service"]["name"]]["spec"]["ports"][0]["name"]
+same("the port behind the ingress", backend["service"]["port"]["name"], called)
+single = rendered("good-single")
+same("replicas without the autoscaler", single["Deployment", "trunkline"]["spec"]["replicas"], 1)
+assert "replicas" not in chart["Deployment", "trunkline"]["spec"], "the autoscaler would be overridden"
