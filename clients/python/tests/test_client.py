@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from typing import Any, Callable, Iterator
+from typing import Callable
 
-import httpx
 import pytest
-from conftest import Gateway
+from conftest import Both, Gateway
 
 from trunkline_client import (
-    AsyncClient,
     BatchCall,
     Call,
-    Client,
     GatewayUnreachable,
     NotExecuted,
     OutcomeUnknown,
@@ -24,44 +20,6 @@ from trunkline_client import (
     ToolError,
     reference,
 )
-
-
-class Both:
-    """Either client, as one that blocks."""
-
-    def __init__(self, url: str, is_async: bool, **options: Any) -> None:
-        self.is_async = is_async
-        self.loop = asyncio.new_event_loop()
-        self.client: Any = AsyncClient(url, **options) if is_async else Client(url, **options)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self.client, name)
-        if not self.is_async:
-            return method  # type: ignore[no-any-return]
-        return lambda *args, **options: self.loop.run_until_complete(method(*args, **options))
-
-    def stream(self, calls: list[BatchCall]) -> list[Any]:
-        if not self.is_async:
-            return list(self.client.batch_stream(calls))
-
-        async def collect() -> list[Any]:
-            return [outcome async for outcome in self.client.batch_stream(calls)]
-
-        return self.loop.run_until_complete(collect())
-
-
-@pytest.fixture(params=["sync", "async"])
-def make(request: pytest.FixtureRequest, gateway: Gateway) -> Iterator[Callable[..., Both]]:
-    made: list[Both] = []
-
-    def make(url: str = gateway.url, **options: Any) -> Both:
-        made.append(Both(url, request.param == "async", **options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
-        client.loop.close()
 
 
 def test_results(make: Callable[..., Both]) -> None:
@@ -155,7 +113,7 @@ CALLS = [
 
 def test_batches(make: Callable[..., Both]) -> None:
     client = make()
-    for outcomes in (client.batch(CALLS, timeout=20), client.stream(CALLS)):
+    for outcomes in (client.batch(CALLS, timeout=20), client.stream("batch_stream", CALLS)):
         by_id = {outcome.id: outcome for outcome in outcomes}
         assert by_id["e"].result().text == '"x"'
         with pytest.raises(ToolError):
@@ -164,42 +122,7 @@ def test_batches(make: Callable[..., Both]) -> None:
             by_id["n"].result()
         assert refused.value.code == "dependency_failed"
     with pytest.raises(NotExecuted):
-        client.stream([])
-
-
-def test_a_lost_answer_is_asked_for_again(make: Callable[..., Both], gateway: Gateway) -> None:
-    """The first answer is lost: a call with a key is sent again, any other is not."""
-    sent: list[httpx.Request] = []
-    lost = httpx.ReadError("the connection broke")
-    client = make()
-    inner: Any = client.client._http._transport
-
-    class Losing(httpx.BaseTransport, httpx.AsyncBaseTransport):
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            sent.append(request)
-            response = inner.handle_request(request)
-            if len(sent) == 1:
-                response.read()
-                raise lost
-            return response  # type: ignore[no-any-return]
-
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            sent.append(request)
-            response = await inner.handle_async_request(request)
-            if len(sent) == 1:
-                await response.aread()
-                raise lost
-            return response  # type: ignore[no-any-return]
-
-    client.client._http._transport = Losing()
-    result = client.call("std", "uuid")
-    assert result.replayed and len(sent) == 2
-    keys = {request.headers["idempotency-key"] for request in sent}
-    assert len(keys) == 1
-    sent.clear()
-    with pytest.raises(GatewayUnreachable) as failed:
-        client.call("std", "uuid", keyed=False)
-    assert failed.value.executed == "unknown" and len(sent) == 1
+        client.stream("batch_stream", [])
 
 
 def test_a_restart_in_the_middle(make: Callable[..., Both], gateway: Gateway) -> None:

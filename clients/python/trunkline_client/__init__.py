@@ -18,7 +18,7 @@ from ._errors import (
     TrunklineError,
 )
 from ._exchange import RetryPolicy
-from ._types import BatchCall, BatchOutcome, Call, KeptCall, ToolResult, reference
+from ._types import BatchCall, BatchOutcome, Call, KeptCall, Progress, ToolResult, reference
 from ._webhook import verify_callback
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "NotExecuted",
     "OutcomeUnknown",
     "ProblemError",
+    "Progress",
     "ResultLost",
     "RetryPolicy",
     "ToolError",

@@ -9,11 +9,13 @@ from typing import Any, AsyncIterator, Iterable, Mapping, TypeVar
 import httpx
 
 from . import _exchange as exchange
-from ._client import _id, batch_body, raise_problem, request_of
+from ._client import _id, batch_body, raise_problem, request_of, request_of_stream
 from ._errors import ProblemError
 from ._exchange import Exchange, Pause, Received, RetryPolicy, Send
-from ._types import BatchCall, BatchOutcome, Call, KeptCall, ToolResult
+from ._streams import BatchStream, CallStream, Stream
+from ._types import BatchCall, BatchOutcome, Call, KeptCall, Progress, ToolResult
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -47,6 +49,20 @@ class AsyncClient:
         made = Call(server, tool, arguments or {}, timeout, key, labels or {})
         return await self._run(exchange.call(made, self._retry, keyed=keyed))
 
+    def call_stream(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        keyed: bool = True,
+        labels: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Progress | ToolResult]:
+        made = Call(server, tool, arguments or {}, timeout, key, labels or {})
+        return self._stream(CallStream(made, self._retry, keyed=keyed))
+
     async def submit(self, call: Call) -> KeptCall:
         return await self._run(exchange.submit(call, self._retry))
 
@@ -65,25 +81,10 @@ class AsyncClient:
         answer = await self._run(exchange.batch(batch_body(calls, options), self._retry, key))
         return [BatchOutcome.of(outcome) for outcome in answer["results"]]
 
-    async def batch_stream(
+    def batch_stream(
         self, calls: Iterable[BatchCall], *, key: str | None = None, **options: Any
     ) -> AsyncIterator[BatchOutcome]:
-        body, stream = batch_body(calls, options), exchange.BatchStream.begin(self._retry, key)
-        while True:
-            try:
-                async with self._http.stream(
-                    "POST", "/v1/batch", json=body, headers=stream.headers, timeout=None
-                ) as response:
-                    if response.status_code >= 400:
-                        await response.aread()
-                        raise_problem(response)
-                    async for line in response.aiter_lines():
-                        if outcome := stream.read(line):
-                            yield outcome
-                return
-            except (httpx.TransportError, ProblemError) as failure:
-                pause = stream.pause(failure)
-            await asyncio.sleep(pause)
+        return self._stream(BatchStream(batch_body(calls, options), self._retry, key))
 
     async def servers(self) -> list[dict[str, Any]]:
         return list((await self._run(exchange.get("/v1/servers", self._retry)))["servers"])
@@ -108,6 +109,23 @@ class AsyncClient:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    async def _stream(self, stream: Stream[S]) -> AsyncIterator[S]:
+        while not stream.is_over:
+            failure: httpx.TransportError | ProblemError | None = None
+            stream.begin()
+            try:
+                async with self._http.stream(**request_of_stream(stream)) as response:
+                    if response.status_code >= 400:
+                        await response.aread()
+                        raise_problem(response)
+                    async for piece in response.aiter_bytes():
+                        for told in stream.read(piece):
+                            yield told
+            except (httpx.TransportError, ProblemError) as error:
+                failure = error
+            if not stream.is_over:
+                await asyncio.sleep(stream.pause(failure))
 
     async def _run(self, steps: Exchange[T]) -> T:
         received: Received = None

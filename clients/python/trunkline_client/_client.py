@@ -11,8 +11,10 @@ import httpx
 from . import _exchange as exchange
 from ._errors import ProblemError
 from ._exchange import Exchange, Pause, Received, RetryPolicy, Send
-from ._types import BatchCall, BatchOutcome, Call, KeptCall, ToolResult, milliseconds
+from ._streams import BatchStream, CallStream, Stream
+from ._types import BatchCall, BatchOutcome, Call, KeptCall, Progress, ToolResult, milliseconds
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -48,6 +50,22 @@ class Client:
         made = Call(server, tool, arguments or {}, timeout, key, labels or {})
         return self._run(exchange.call(made, self._retry, keyed=keyed))
 
+    def call_stream(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        keyed: bool = True,
+        labels: Mapping[str, str] | None = None,
+    ) -> Iterator[Progress | ToolResult]:
+        """Does what `call` does, and yields the tool's progress before the result. Bytes flow while
+        the tool works, so proxies keep the connection. A stream that breaks is asked for again."""
+        made = Call(server, tool, arguments or {}, timeout, key, labels or {})
+        return self._stream(CallStream(made, self._retry, keyed=keyed))
+
     def submit(self, call: Call) -> KeptCall:
         """Has a call accepted, and does not wait for it."""
         return self._run(exchange.submit(call, self._retry))
@@ -74,22 +92,7 @@ class Client:
         self, calls: Iterable[BatchCall], *, key: str | None = None, **options: Any
     ) -> Iterator[BatchOutcome]:
         """Makes many calls, each once, and yields each outcome when it is there."""
-        body, stream = batch_body(calls, options), exchange.BatchStream.begin(self._retry, key)
-        while True:
-            try:
-                with self._http.stream(
-                    "POST", "/v1/batch", json=body, headers=stream.headers, timeout=None
-                ) as response:
-                    if response.status_code >= 400:
-                        response.read()
-                        raise_problem(response)
-                    for line in response.iter_lines():
-                        if outcome := stream.read(line):
-                            yield outcome
-                return
-            except (httpx.TransportError, ProblemError) as failure:
-                pause = stream.pause(failure)
-            time.sleep(pause)
+        return self._stream(BatchStream(batch_body(calls, options), self._retry, key))
 
     def servers(self) -> list[dict[str, Any]]:
         return list(self._run(exchange.get("/v1/servers", self._retry))["servers"])
@@ -113,6 +116,22 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _stream(self, stream: Stream[S]) -> Iterator[S]:
+        while not stream.is_over:
+            failure: httpx.TransportError | ProblemError | None = None
+            stream.begin()
+            try:
+                with self._http.stream(**request_of_stream(stream)) as response:
+                    if response.status_code >= 400:
+                        response.read()
+                        raise_problem(response)
+                    for piece in response.iter_bytes():
+                        yield from stream.read(piece)
+            except (httpx.TransportError, ProblemError) as error:
+                failure = error
+            if not stream.is_over:
+                time.sleep(stream.pause(failure))
 
     def _run(self, steps: Exchange[T]) -> T:
         received: Received = None
@@ -140,6 +159,11 @@ def request_of(send: Send) -> dict[str, Any]:
     body = {} if send.body is None else {"json": send.body}
     return {"method": send.method, "url": send.path, "headers": dict(send.headers),
             "params": send.params, "timeout": httpx.Timeout(send.timeout, connect=10.0), **body}
+
+
+def request_of_stream(stream: Stream[Any]) -> dict[str, Any]:
+    return {"method": "POST", "url": stream.path, "headers": stream.headers, "json": stream.body,
+            "timeout": stream.timeout}
 
 
 def batch_body(calls: Iterable[BatchCall], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ returns the outcome. `Client` and `AsyncClient` only carry out what it yields.
 
 from __future__ import annotations
 
-import json
 import random
+import time
 import uuid
 from dataclasses import dataclass
 from typing import Any, Generator, Mapping, TypeVar, Union
@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 
 from ._errors import GatewayUnreachable, ProblemError
-from ._types import BatchOutcome, Call, KeptCall, ToolResult, milliseconds
+from ._types import Call, KeptCall, ToolResult, milliseconds
 
 # The longest that one request waits for the result of a kept call, in seconds.
 WAIT_MAX = 30
@@ -83,30 +83,52 @@ def headers_of(call: Call, key: str | None) -> dict[str, str]:
     return headers
 
 
+@dataclass
+class Retries:
+    """Counts the attempts of one request. With `is_safe`, also a request that the gateway may have
+    received is sent again: it cannot take effect twice."""
+
+    policy: RetryPolicy
+    is_safe: bool
+    attempt: int = 0
+    waited: float = 0.0
+
+    def pause(self, failure: httpx.TransportError | ProblemError) -> float:
+        """Returns the time before the next attempt. If there is none, raises what the caller is to
+        be told."""
+        self.attempt += 1
+        if isinstance(failure, ProblemError):
+            may_retry, asked = failure.retryable, failure.retry_after
+            error: Exception = failure
+        else:
+            was_sent = not isinstance(failure, (httpx.ConnectError, httpx.ConnectTimeout))
+            may_retry, asked = self.is_safe or not was_sent, None
+            reason = str(failure) or type(failure).__name__
+            error = GatewayUnreachable(reason, "unknown" if was_sent else "no")
+            error.__cause__ = failure
+        pause = self.policy.pause(self.attempt, asked)
+        if (
+            not may_retry
+            or self.attempt >= self.policy.attempts
+            or self.waited + pause > self.policy.budget
+        ):
+            raise error
+        self.waited += pause
+        return pause
+
+
 def request(send: Send, policy: RetryPolicy, is_safe: bool) -> Exchange[httpx.Response]:
-    """Sends until there is an answer that no retry can better. With `is_safe`, also a request that
-    the gateway may have received is sent again: it cannot take effect twice."""
-    waited = 0.0
-    attempt = 0
+    """Sends until there is an answer that no retry can better."""
+    retries = Retries(policy, is_safe)
     while True:
-        attempt += 1
         received = yield send
         if isinstance(received, httpx.Response):
             error = problem_of(received)
             if error is None:
                 return received
-            may_retry, asked = error.retryable, error.retry_after
-            failure: Exception = error
-        else:
-            was_sent = not isinstance(received, (httpx.ConnectError, httpx.ConnectTimeout))
-            may_retry, asked = is_safe or not was_sent, None
-            failure = GatewayUnreachable(str(received), "unknown" if was_sent else "no")
-            failure.__cause__ = received
-        pause = policy.pause(attempt, asked)
-        if not may_retry or attempt >= policy.attempts or waited + pause > policy.budget:
-            raise failure
-        waited += pause
-        yield Pause(pause)
+            yield Pause(retries.pause(error))
+        elif received is not None:
+            yield Pause(retries.pause(received))
 
 
 def problem_of(response: httpx.Response) -> ProblemError | None:
@@ -150,20 +172,19 @@ def submit(call: Call, policy: RetryPolicy) -> Exchange[KeptCall]:
 
 def wait(call_id: str, policy: RetryPolicy, timeout: float | None) -> Exchange[ToolResult]:
     """Waits for the result of a kept call, in requests of at most `WAIT_MAX` seconds."""
-    left = timeout
+    deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        seconds = WAIT_MAX if left is None else max(0, min(WAIT_MAX, int(left)))
+        left = WAIT_MAX if deadline is None else max(0.0, deadline - time.monotonic())
+        seconds = min(WAIT_MAX, int(left))
         send = Send("GET", f"/v1/calls/{quote(call_id, safe='')}/result", {},
                     params={"wait": str(seconds)}, timeout=seconds + GRACE)
         response = yield from request(send, policy, is_safe=True)
         if response.status_code != 202:
             return result_of(response)
-        if left is not None:
-            left -= max(seconds, 1)
-            if left <= 0:
-                raise TimeoutError(f"the call {call_id} is not over yet")
-        if seconds < 1:
-            yield Pause(1.0)
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"the call {call_id} is not over yet")
+        # A gateway that shuts down answers before the time is over.
+        yield Pause(min(1.0, left))
 
 
 def get(path: str, policy: RetryPolicy, params: Mapping[str, str] | None = None) -> Exchange[Any]:
@@ -183,38 +204,6 @@ def batch(body: Mapping[str, Any], policy: RetryPolicy, key: str | None) -> Exch
     send = Send("POST", "/v1/batch", headers, dict(body), timeout=None)
     response = yield from request(send, policy, is_safe=True)
     return response.json()
-
-
-@dataclass
-class BatchStream:
-    """A batch whose outcomes come as lines. A stream that breaks is asked for again, under the same
-    key; outcomes that were there before are left out."""
-
-    policy: RetryPolicy
-    headers: dict[str, str]
-    seen: set[str]
-    attempt: int = 0
-
-    @staticmethod
-    def begin(policy: RetryPolicy, key: str | None) -> BatchStream:
-        headers = {"Accept": "application/x-ndjson", "Idempotency-Key": key or new_key()}
-        return BatchStream(policy, headers, set())
-
-    def read(self, line: str) -> BatchOutcome | None:
-        """Returns the outcome in a line, if it is a new one."""
-        members = json.loads(line)
-        if "summary" in members or members["id"] in self.seen:
-            return None
-        self.seen.add(members["id"])
-        return BatchOutcome.of(members)
-
-    def pause(self, failure: Exception) -> float:
-        """Returns the time before the next attempt; raises if there is none."""
-        self.attempt += 1
-        problem = failure if isinstance(failure, ProblemError) else None
-        if self.attempt >= self.policy.attempts or problem and not problem.retryable:
-            raise failure
-        return self.policy.pause(self.attempt, problem.retry_after if problem else None)
 
 
 def result_of(response: httpx.Response) -> ToolResult:

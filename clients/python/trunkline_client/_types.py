@@ -45,6 +45,15 @@ class ToolResult:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a call is, as its tool reports it."""
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
 class Call:
     """One call, for `submit` and for calls with all options."""
 
