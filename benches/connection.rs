@@ -47,7 +47,7 @@ async fn echo(mut stream: DuplexStream) {
     while let Ok(1..) = stream.read_buf(lines.space()).await {
         while let Some(Line::Whole(line)) = lines.next_line() {
             if let Ok(Message::Request { id, params: Some(params), .. }) = decode(&line) {
-                answers.extend_from_slice(Frame::result(id, &params).as_bytes());
+                answers.extend_from_slice(&Frame::result(id, &params).bytes());
             }
         }
         if stream.write_all(&answers).await.is_err() {

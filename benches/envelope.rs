@@ -36,7 +36,7 @@ fn answers(criterion: &mut Criterion) {
         });
         let result = tool_result(text_len);
         group.bench_function(format!("kind of result, {name}"), |bencher| {
-            bencher.iter(|| ResultHead::read(black_box(&result)));
+            bencher.iter(|| ResultHead::read(black_box(&result), false));
         });
     }
     group.finish();

@@ -11,6 +11,7 @@
 //! - [`http`]: requests in, responses out
 //! - [`calls`]: calls that are kept, under a key or answered later; batches of calls
 //! - [`gateway`]: the path of a call, and its errors
+//! - [`trunk`]: who is on the trunk now, and was a while ago, for the live page
 //! - [`registry`]: the servers by id, and whose backend a caller gets
 //! - [`backend`]: one server, running: its queue, its instances, their connections
 //! - [`tenants`]: whose call it is: directory, limits, secrets, OAuth, usage
@@ -20,7 +21,9 @@
 //! - [`events`]: what happens, told once, to those who want to hear it
 //! - [`pins`]: tool definitions, compared and approved
 //! - [`config`]: what is configured, checked, with its defaults
+//! - [`toolsets`]: named selections of tools, under names of their own
 //! - [`telemetry`]: logs and metrics
+//! - [`otel`]: traces, metrics and the call log, to a collector
 //! - [`common`]: used by all, uses nobody
 //! - [`std_server`]: the bundled MCP server
 
@@ -38,6 +41,7 @@ pub mod config;
 pub mod events;
 pub mod gateway;
 pub mod http;
+pub mod otel;
 pub mod pins;
 pub mod protocol;
 pub mod registry;
@@ -45,3 +49,5 @@ pub mod std_server;
 pub mod store;
 pub mod telemetry;
 pub mod tenants;
+pub mod toolsets;
+pub mod trunk;

@@ -17,8 +17,10 @@
 //! - `process`: the process it is
 //! - `load`: what the tenants do
 //! - `rows`: the rows, and what is expected of them
+//! - `bare`: a server without a gateway, for what a load does to any server
 //! - `hostile`: the rows of hostile tenants, at default settings, and what is expected of them
 
+mod bare;
 #[path = "../load/client.rs"]
 mod client;
 mod hostile;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     let outcome = match std::env::args().nth(1).as_deref() {
         // The gateway runs its own executable again for its guards and for the bundled server.
         Some("serve" | "std" | "guard") => return trunkline::cli::run(),
+        Some(bare::COMMAND) => bare::serve().map(|()| true),
         _ => measure(&Options::parse()),
     };
     match outcome {

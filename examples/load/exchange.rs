@@ -4,20 +4,22 @@ use std::ops::Range;
 
 use memchr::memmem;
 use trunkline::protocol::mcp::{ProtocolVersion, meta, method};
+use uuid::Uuid;
 
 use crate::options::{Options, Tool};
 use crate::target::{Kind, Target};
 
 /// Digits of the serial number: more calls than any run makes.
 const SERIAL_LEN: usize = 12;
+const KEY_HEADER: &str = "idempotency-key: ";
 
-/// One connection's request, built once. From call to call only its serial number changes, so that
-/// every text that is sent is different from every other.
+/// One connection's request, built once. From call to call only its serial numbers change, so that
+/// every text and every `Idempotency-Key` that is sent is different from every other.
 pub struct Exchange {
     request: Vec<u8>,
-    /// One for each call.
     serials: Vec<Range<usize>>,
     expected: Expected,
+    calls: u64,
 }
 
 enum Expected {
@@ -57,8 +59,13 @@ impl Exchange {
             Kind::Floor => Expected::Body(arguments),
             _ => Expected::Part(member),
         };
-        let serials = std::iter::once(serial_at..serial_at + SERIAL_LEN).collect();
-        Self { request, serials, expected }
+        let key_at = match target.kind() {
+            Kind::Keyed => Some(position(&request, KEY_HEADER).end),
+            _ => None,
+        };
+        let starts = [Some(serial_at), key_at].into_iter().flatten();
+        let serials = starts.map(|start| start..start + SERIAL_LEN).collect();
+        Self { request, serials, expected, calls: 1 }
     }
 
     /// Many calls of `echo` in one request.
@@ -80,12 +87,12 @@ impl Exchange {
         let parts: Vec<_> = (0..calls).map(|call| position(&request, &member(call))).collect();
         let serial = |part: &Range<usize>| part.end - 1 - SERIAL_LEN..part.end - 1;
         let serials = parts.iter().map(serial).collect();
-        Self { request, serials, expected: Expected::Parts(parts) }
+        Self { request, serials, expected: Expected::Parts(parts), calls: calls as u64 }
     }
 
     /// Returns the number of calls that one request makes.
     pub fn calls(&self) -> u64 {
-        self.serials.len().max(1) as u64
+        self.calls
     }
 
     /// The answer of `sleep` holds nothing of the call but the time: a mix-up would go unnoticed
@@ -97,7 +104,7 @@ impl Exchange {
             Kind::Floor => Expected::Body(position(&request, &arguments)),
             _ => Expected::Text(format!("\"text\":\"slept {ms} ms\"")),
         };
-        Self { request, serials: vec![], expected }
+        Self { request, serials: vec![], expected, calls: 1 }
     }
 
     /// The next request.
@@ -145,10 +152,9 @@ fn position(request: &[u8], part: &str) -> Range<usize> {
 fn post(target: &Target, tool: &str, arguments: &str) -> Vec<u8> {
     let (path, headers, body) = match target.kind() {
         Kind::Floor => ("/echo".to_owned(), String::new(), arguments.to_owned()),
-        Kind::Rest | Kind::Keyed => {
-            let key = target.key().map(|key| format!("authorization: Bearer {key}\r\n"));
+        Kind::Rest | Kind::Limited | Kind::Keyed => {
             let path = format!("/v1/servers/std/tools/{tool}");
-            (path, key.unwrap_or_default(), arguments.to_owned())
+            (path, rest_headers(target), arguments.to_owned())
         }
         Kind::Batch => ("/v1/batch".to_owned(), String::new(), arguments.to_owned()),
         Kind::Mcp => ("/mcp/std".to_owned(), mcp_headers(tool), mcp_body(tool, arguments)),
@@ -160,6 +166,18 @@ fn post(target: &Target, tool: &str, arguments: &str) -> Vec<u8> {
         body.len()
     )
     .into_bytes()
+}
+
+fn rest_headers(target: &Target) -> String {
+    let key = match target.key() {
+        Some(key) => format!("authorization: Bearer {key}\r\n"),
+        None => String::new(),
+    };
+    match target.kind() {
+        // A store that was there before must not have seen these keys.
+        Kind::Keyed => format!("{key}{KEY_HEADER}{:0SERIAL_LEN$}-{}\r\n", 0, Uuid::new_v4()),
+        _ => key,
+    }
 }
 
 /// The headers that a client of the modern era sends: what they repeat of the body is compared with

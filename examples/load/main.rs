@@ -6,6 +6,7 @@
 //! cargo run --release --example load                            64 connections, as fast as it goes
 //! cargo run --release --example load -- --front both           REST and MCP, one against the other
 //! cargo run --release --example load -- --front keys               what keys and limits cost
+//! cargo run --release --example load -- --front keyed              what an `Idempotency-Key` costs
 //! cargo run --release --example load -- --front batch --connections 16  batches of 100 calls
 //! cargo run --release --example load -- --connections 1            the time one call takes
 //! cargo run --release --example load -- --rate 2000            latency at a fixed rate of arrivals
@@ -83,7 +84,7 @@ async fn measure(options: &Options) -> Result<ExitCode> {
             report.add(measured);
         }
     }
-    if options.kinds().contains(&Kind::Keyed) {
+    if options.kinds().contains(&Kind::Limited) {
         report.note_apart(apart::queue_and_usage_us()?);
     }
     if options.json {

@@ -23,6 +23,9 @@ pub struct Options {
     /// The gateway's program, to compare builds [default: this one]
     #[arg(long, value_name = "FILE")]
     pub gateway: Option<PathBuf>,
+    /// The gateway's store, such as `postgres://user@host/database` [default: a new SQLite file]
+    #[arg(long, value_name = "URL", conflicts_with = "url")]
+    pub store: Option<String>,
     /// Connections, each with one call at a time
     #[arg(long, default_value = "64")]
     pub connections: NonZeroUsize,
@@ -76,6 +79,8 @@ enum Front {
     Both,
     /// REST with an API key and limits, next to REST without
     Keys,
+    /// REST with an `Idempotency-Key` of each call's own, next to REST without
+    Keyed,
     /// Batches of calls, next to single calls over REST
     Batch,
 }
@@ -101,7 +106,8 @@ impl Options {
             Front::Rest => &[Kind::Rest],
             Front::Mcp => &[Kind::Mcp],
             Front::Both => &[Kind::Rest, Kind::Mcp],
-            Front::Keys => &[Kind::Rest, Kind::Keyed],
+            Front::Keys => &[Kind::Rest, Kind::Limited],
+            Front::Keyed => &[Kind::Rest, Kind::Keyed],
             Front::Batch => &[Kind::Rest, Kind::Batch],
         }
     }

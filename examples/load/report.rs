@@ -126,7 +126,7 @@ impl Report {
     }
 
     pub fn print_summary(&self) {
-        for kind in [Kind::Floor, Kind::Rest, Kind::Batch, Kind::Mcp, Kind::Keyed] {
+        for kind in [Kind::Floor, Kind::Rest, Kind::Batch, Kind::Mcp, Kind::Limited, Kind::Keyed] {
             if let Some(measured) = self.median(kind) {
                 print_row("median", &measured);
             }
@@ -135,6 +135,7 @@ impl Report {
             (Kind::Rest, Kind::Floor),
             (Kind::Mcp, Kind::Floor),
             (Kind::Mcp, Kind::Rest),
+            (Kind::Limited, Kind::Rest),
             (Kind::Keyed, Kind::Rest),
             (Kind::Batch, Kind::Rest),
         ] {
@@ -144,7 +145,7 @@ impl Report {
             let verdict = if kept >= KEPT_MIN { "pass" } else { "FAIL" };
             println!();
             println!("queue and usage, in both         {apart:8.2} µs");
-            println!("throughput    keyed / rest without these {kept:.3}   {verdict}");
+            println!("throughput    limited / rest without these {kept:.3}   {verdict}");
         }
     }
 
@@ -157,9 +158,9 @@ impl Report {
     /// less.
     fn kept(&self) -> Option<f64> {
         let apart = self.queue_and_usage_us?;
-        let kept = self.of(Kind::Keyed).zip(self.of(Kind::Rest)).map(|(keyed, rest)| {
+        let kept = self.of(Kind::Limited).zip(self.of(Kind::Rest)).map(|(limited, rest)| {
             let without = (rest.cpu_us_per_call - apart) / rest.cpu_us_per_call;
-            keyed.calls_per_s / rest.calls_per_s * without
+            limited.calls_per_s / rest.calls_per_s * without
         });
         Some(median(kept))
     }

@@ -35,11 +35,13 @@ pub enum Kind {
     Batch,
     /// The gateway, called over MCP.
     Mcp,
-    /// The gateway, called over REST with a key, by a tenant with limits of every kind.
+    /// The gateway, called over REST with an API key, by a tenant with limits of every kind.
+    Limited,
+    /// The gateway, called over REST with an `Idempotency-Key` of each call's own.
     Keyed,
 }
 
-/// The configuration for callers without a key. One tenant gets three quarters of the slots at
+/// The configuration for callers without an API key. One tenant gets three quarters of the slots at
 /// most: with these, 64 calls at once do not wait for slots.
 const WITHOUT_LIMITS: &str = r#"
 [auth]
@@ -50,7 +52,7 @@ args = ["std", "--max-concurrent", "64"]
 max_in_flight = 128
 "#;
 
-/// The configuration for [`Kind::Keyed`]: limits that are checked with every call, and never
+/// The configuration for [`Kind::Limited`]: limits that are checked with every call, and never
 /// reached.
 const WITH_LIMITS: &str = r#"
 [tenants.load]
@@ -71,6 +73,7 @@ impl Kind {
             Self::Rest => "rest",
             Self::Batch => "batch",
             Self::Mcp => "mcp",
+            Self::Limited => "limited",
             Self::Keyed => "keyed",
         }
     }
@@ -80,7 +83,7 @@ pub struct Target {
     kind: Kind,
     address: SocketAddr,
     process: Option<Process>,
-    /// The key that callers send, if they must.
+    /// The API key that callers send, if they must.
     key: Option<String>,
 }
 
@@ -109,18 +112,22 @@ impl Target {
     pub async fn open(kind: Kind, options: &Options) -> Result<Self> {
         match (&options.url, &options.gateway) {
             (Some(url), _) => Self::external(kind, url).await,
-            (None, Some(program)) if kind != Kind::Floor => Self::start(kind, program).await,
-            (None, _) => Self::start(kind, &std::env::current_exe()?).await,
+            (None, Some(program)) if kind != Kind::Floor => {
+                Self::start(kind, program, options.store.as_deref()).await
+            }
+            (None, _) => {
+                Self::start(kind, &std::env::current_exe()?, options.store.as_deref()).await
+            }
         }
     }
 
-    async fn start(kind: Kind, program: &Path) -> Result<Self> {
+    async fn start(kind: Kind, program: &Path, store: Option<&str>) -> Result<Self> {
         let address = free_address().await?;
         let dir = tempfile::tempdir()?;
         let program = std::path::absolute(program)?;
         let key = match kind {
-            Kind::Keyed => Some(create_key(&program, dir.path()).await?),
-            Kind::Floor | Kind::Rest | Kind::Batch | Kind::Mcp => {
+            Kind::Limited => Some(create_key(&program, dir.path()).await?),
+            Kind::Floor | Kind::Rest | Kind::Batch | Kind::Mcp | Kind::Keyed => {
                 std::fs::write(dir.path().join("trunkline.toml"), WITHOUT_LIMITS)?;
                 None
             }
@@ -131,6 +138,7 @@ impl Target {
             _ => command.arg("serve").arg("--listen"),
         };
         command.arg(address.to_string()).current_dir(dir.path()).env("RUST_LOG", "warn");
+        command.envs(store.map(|url| ("TRUNKLINE_STORE__URL", url)));
         let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn()?;
         let pid = child.id().context("it ended at once")?;
         wait_until_ready(kind, address).await?;
@@ -188,7 +196,7 @@ impl Target {
     }
 }
 
-/// Writes a configuration with a tenant, and makes a key for it.
+/// Writes a configuration with a tenant, and makes an API key for it.
 async fn create_key(program: &Path, dir: &Path) -> Result<String> {
     std::fs::write(dir.join("trunkline.toml"), WITH_LIMITS)?;
     let mut command = Command::new(program);

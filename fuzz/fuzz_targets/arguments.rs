@@ -23,7 +23,8 @@ fuzz_target!(|body: &[u8]| {
     for version in [ProtocolVersion::LATEST, ProtocolVersion::LATEST_LEGACY] {
         let meta = CallMeta::default();
         let frame = Dialect::new(version).tools_call(7, "\"tool\"", &arguments, "", &meta);
-        let (last, line) = frame.as_bytes().split_last().expect("never empty");
+        let bytes = frame.bytes();
+        let (last, line) = bytes.split_last().expect("never empty");
         assert!(*last == b'\n' && !line.iter().any(|byte| matches!(byte, b'\n' | b'\r')));
         let Ok(Message::Request { id, params: Some(params), .. }) = decode(line) else {
             panic!("not one request")

@@ -2,20 +2,28 @@
 //! to use.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::backend::{Backend, RunState};
-use crate::config::Start;
+use crate::common::ids::ServerId;
+use crate::config::{Config, Start};
 use crate::registry::Registry;
+use crate::tenants::Tenant;
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Servers that are named with their reasons; further ones are counted.
 const NAMED_MAX: usize = 5;
 
 /// Waits until every server has been tried, and logs the line.
-pub(super) async fn announce(registry: Registry, callers: SocketAddr, ops: Option<SocketAddr>) {
+pub(super) async fn announce(
+    registry: Registry,
+    callers: SocketAddr,
+    ops: Option<SocketAddr>,
+    link: Option<String>,
+) {
     while !registry.is_settled() {
         sleep(LOOK_EVERY).await;
     }
@@ -24,14 +32,38 @@ pub(super) async fn announce(registry: Registry, callers: SocketAddr, ops: Optio
     let broken: Vec<_> = eager.iter().filter_map(|server| broken(server)).collect();
     let (ready, all) = (eager.len() - broken.len(), eager.len());
     let url = format!("http://{}", on_this_machine(callers));
-    let ops = ops.map(on_this_machine).map(|ops| format!(", operators at http://{ops}"));
+    let dashboard = on_this_machine(ops.unwrap_or(callers));
+    // After `#`: no log of a proxy has it, and neither has any request.
+    let link = link.map(|token| format!("#link={token} (opens once)")).unwrap_or_default();
     tracing::info!(
         ready,
         servers = all,
-        "ready: {ready} of {all} servers{}; REST at {url}/v1, MCP at {url}/mcp{}",
-        describe(&broken),
-        ops.unwrap_or_default()
+        "ready: {ready} of {all} servers{}; REST at {url}/v1, MCP at {url}/mcp, live page at \
+         http://{dashboard}/dashboard{link}",
+        describe(&broken)
     );
+}
+
+/// Warns of tenants of the store whose grants or limits match no server. Those of the file are
+/// warned of where it is read.
+pub(super) fn warn_without_effect(tenants: &[Arc<Tenant>], config: &Config) {
+    let servers: Vec<&str> = config.servers.keys().map(ServerId::as_str).collect();
+    if servers.is_empty() {
+        return;
+    }
+    let of_store = tenants.iter().filter(|it| !config.tenants.contains_key(it.id.name()));
+    let problems: Vec<_> = of_store
+        .flat_map(|tenant| {
+            let problems = tenant.policy.without_effect(&servers).into_iter();
+            problems.map(|problem| format!("tenant `{}`: {problem}", tenant.id.name()))
+        })
+        .collect();
+    for problem in problems.iter().take(NAMED_MAX) {
+        tracing::warn!("{problem}");
+    }
+    if let Some(more) = problems.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        tracing::warn!("{more} more grants and limits of tenants match no server");
+    }
 }
 
 /// Returns the id of a server that is not ready, and why.

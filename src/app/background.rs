@@ -22,7 +22,6 @@ use crate::backend::instance::pins::Pins;
 use crate::config::{Config, ServerConfig, Transport};
 use crate::gateway::Gateway;
 use crate::protocol::mcp::Era;
-use crate::registry::Registry;
 use crate::store::{Missing, Store};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::tasks::restart_on_panic;
@@ -108,7 +107,7 @@ impl TenantServices {
         let warn = move || {
             let (gateway, directory) = (gateway.clone(), directory.clone());
             async move {
-                let unconfined = warn_of_unconfined(gateway.registry(), &directory);
+                let unconfined = warn_of_unconfined(&gateway, &directory);
                 tokio::join!(warn_of_shared_state(&gateway, &directory), unconfined);
             }
             .boxed()
@@ -154,7 +153,8 @@ impl BackgroundTasks {
 /// Warns, once each, of servers that several tenants use and that could end the gateway for all of
 /// them: programs of the gateway's own user, without a sandbox. Setting `user` explicitly, even to
 /// that user, silences the warning.
-async fn warn_of_unconfined(registry: &Registry, directory: &Directory) {
+async fn warn_of_unconfined(gateway: &Gateway, directory: &Directory) {
+    let registry = gateway.registry();
     let (mut servers_changed, mut tenants_changed) = (registry.changed(), directory.changed());
     let mut warned = BTreeSet::new();
     loop {
@@ -164,7 +164,8 @@ async fn warn_of_unconfined(registry: &Registry, directory: &Directory) {
         for server in registry.servers() {
             let id = server.id();
             if is_unconfined(server.config(), registry.own_program())
-                && tenants.iter().filter(|it| it.sees(id.as_str())).take(2).count() > 1
+                && tenants.iter().filter(|it| gateway.is_used_by(it, id.as_str())).take(2).count()
+                    > 1
                 && warned.insert(id.clone())
             {
                 tracing::warn!(
@@ -209,7 +210,7 @@ async fn warn_of_shared_state(gateway: &Gateway, directory: &Directory) {
             let is_explicit = backend.config().sharing_is_explicit;
             let backend = Arc::downgrade(&backend);
             if !is_explicit && !known.iter().any(|it| it.ptr_eq(&backend)) {
-                warnings.push(warn_if_legacy(backend.clone(), directory));
+                warnings.push(warn_if_legacy(backend.clone(), gateway, directory));
                 known.push(backend);
             }
         }
@@ -220,7 +221,7 @@ async fn warn_of_shared_state(gateway: &Gateway, directory: &Directory) {
     }
 }
 
-async fn warn_if_legacy(backend: Weak<Backend>, directory: &Directory) {
+async fn warn_if_legacy(backend: Weak<Backend>, gateway: &Gateway, directory: &Directory) {
     let Some(backend) = backend.upgrade() else { return };
     let Some(ready) = backend.first_ready().await else { return };
     if ready.dialect.version().era() != Era::Legacy {
@@ -228,8 +229,8 @@ async fn warn_if_legacy(backend: Weak<Backend>, directory: &Directory) {
     }
     let server = backend.id();
     let tenants = directory.tenants();
-    let sharing: BTreeSet<_> =
-        tenants.iter().filter(|it| it.sees(server.as_str())).map(|it| &it.id).collect();
+    let sharing = tenants.iter().filter(|it| gateway.is_used_by(it, server.as_str()));
+    let sharing: BTreeSet<_> = sharing.map(|it| &it.id).collect();
     if sharing.len() > 1 {
         tracing::warn!(
             %server,

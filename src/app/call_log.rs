@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::{LogConfig, LoggedCalls};
 use crate::events::Events;
-use crate::events::call_log::CallLog;
+use crate::events::call_log::{CallLog, WriteEntry};
 use crate::telemetry::logging::LineLog;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::tasks::restart_on_panic;
@@ -25,18 +25,29 @@ pub(super) struct RunningCallLog {
 
 impl CallLogTask {
     /// Opens the log, and has it hear of calls from now on.
-    pub(super) fn open(config: &LogConfig, metrics: &Metrics, events: &Events) -> Result<Self> {
+    /// `exported` is its place at a collector, which stands for standard error.
+    pub(super) fn open(
+        config: &LogConfig,
+        metrics: &Metrics,
+        events: &Events,
+        exported: Option<WriteEntry>,
+    ) -> Result<Self> {
         let opened = LineLog::open(config.file.clone(), metrics.dropped_log_lines());
         let lines = opened.with_context(|| {
             let path = config.file.as_deref().unwrap_or("".as_ref()).display();
             format!("cannot open the call log `{path}` (`[log] file`)")
         })?;
-        let write = lines.clone();
-        let write = Box::new(move |line: &[u8]| write.push(line));
+        let has_lines = config.file.is_some() || exported.is_none();
+        let written = has_lines.then(|| {
+            let lines = lines.clone();
+            let write: WriteEntry = Box::new(move |entry| lines.push(&entry.line()));
+            write
+        });
+        let places = written.into_iter().chain(exported).collect();
         let log = match config.calls {
             LoggedCalls::Off => None,
-            LoggedCalls::Failures => Some(CallLog::new(false, write)),
-            LoggedCalls::All => Some(CallLog::new(true, write)),
+            LoggedCalls::Failures => Some(CallLog::new(false, places)),
+            LoggedCalls::All => Some(CallLog::new(true, places)),
         };
         let log = log.map(Arc::new);
         log.iter().for_each(|log| events.attach(log.kinds(), log.clone()));

@@ -8,6 +8,7 @@ pub mod descriptors;
 mod join;
 pub(crate) mod pin_sync;
 pub mod reload;
+pub mod service_manager;
 pub mod signals;
 
 use std::net::SocketAddr;
@@ -30,11 +31,14 @@ use self::join::JoinedCluster;
 use crate::app::background::TenantServices;
 use crate::app::config_watch::ConfigWatch;
 use crate::app::reload::Reload;
+use crate::app::service_manager::ServiceManager;
 use crate::backend::Environment;
 use crate::config::Config;
+use crate::events::Events;
 use crate::gateway::Gateway;
 use crate::http::server::ConnectionBounds;
 use crate::http::{self, AppState};
+use crate::otel::{self, Telemetry};
 use crate::registry::Registry;
 use crate::telemetry::logging::{self, LineLog};
 use crate::telemetry::metrics::Metrics;
@@ -49,6 +53,7 @@ pub struct App {
     config: Arc<ArcSwap<Config>>,
     /// Reloads the configuration when its files change or when notified.
     watch: Option<(ConfigWatch, Arc<Notify>)>,
+    service_manager: ServiceManager,
     metrics: Metrics,
     state: Arc<AppState>,
     tenants: TenantServices,
@@ -56,6 +61,7 @@ pub struct App {
     ops_listener: Option<TcpListener>,
     cluster: Option<JoinedCluster>,
     call_log: CallLogTask,
+    telemetry: Telemetry,
     servers: TaskTracker,
     stop_servers: CancellationToken,
 }
@@ -86,9 +92,18 @@ impl App {
         let vault = tenants.directory.secrets().vault();
         let registry =
             Registry::start(&config.servers, &environment, vault, &servers, &stop_servers);
-        let gateway = Arc::new(Gateway::new(registry, metrics.clone()));
+        registry.set_left_out(config.left_out.clone());
+        announce::warn_without_effect(&tenants.directory.tenants(), &config);
+        let sampler = otel::sampler(&config.otel);
+        let gateway = Gateway::new(registry, metrics.clone())
+            .with_sampler(sampler)
+            .with_toolsets(&config.toolsets);
+        let gateway = Arc::new(gateway);
         let (directory, oauth) = (tenants.directory.clone(), tenants.oauth.clone());
-        let call_log = CallLogTask::open(&config.log, &metrics, gateway.events())?;
+        let telemetry = Telemetry::open(&config.otel, &metrics, gateway.events())
+            .context("cannot export telemetry (`OTEL_*` variables)")?;
+        let events = gateway.events();
+        let call_log = CallLogTask::open(&config.log, &metrics, events, telemetry.log())?;
         let mut state = AppState::new(gateway, directory, oauth, &config);
         if let Some(cluster) = &mut cluster {
             let attached = cluster.attach(state, &config).await;
@@ -97,6 +112,7 @@ impl App {
         Ok(Self {
             config: Arc::new(ArcSwap::from_pointee(config)),
             watch: None,
+            service_manager: ServiceManager::default(),
             metrics,
             state: Arc::new(state),
             tenants,
@@ -104,6 +120,7 @@ impl App {
             ops_listener,
             cluster,
             call_log,
+            telemetry,
             servers,
             stop_servers,
         })
@@ -112,6 +129,16 @@ impl App {
     /// Reloads the configuration when its files change, and when `asked` is notified.
     pub fn with_config_watch(self, watch: ConfigWatch, asked: Arc<Notify>) -> Self {
         Self { watch: Some((watch, asked)), ..self }
+    }
+
+    /// Tells the service manager when the gateway is ready, reloads and stops.
+    pub fn with_service_manager(self, service_manager: ServiceManager) -> Self {
+        Self { service_manager, ..self }
+    }
+
+    /// Returns the events of this gateway.
+    pub fn events(&self) -> Events {
+        self.state.gateway().events().clone()
     }
 
     /// Returns the log whose file is opened again on SIGHUP.
@@ -151,8 +178,13 @@ impl App {
         };
         let announcing = self.addr().ok().map(|callers| {
             let registry = self.state.gateway().registry().clone();
-            let line = announce::announce(registry, callers, self.ops_addr());
-            AbortOnDropHandle::new(tokio::spawn(line))
+            let line =
+                announce::announce(registry, callers, self.ops_addr(), self.state.sign_in_link());
+            let manager = self.service_manager.clone();
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                line.await;
+                manager.tell_ready();
+            }))
         });
         let router = http::router(self.state.clone(), self.ops_listener.is_none());
         let callers = bounds(limits.callers, config.max_connections_per_peer);
@@ -177,15 +209,19 @@ impl App {
             restart_on_panic(&metrics, "sessions", &mut state, |it| it.sweep_sessions().boxed())
                 .await;
         }));
+        let (mut trunk, metrics) = (self.state.trunk().clone(), self.metrics.clone());
+        let sampling = AbortOnDropHandle::new(tokio::spawn(async move {
+            restart_on_panic(&metrics, "history", &mut trunk, |it| it.run().boxed()).await;
+        }));
         let reloading = self.watch.map(|(watch, asked)| {
             let mut reload = Reload {
                 watch,
                 asked,
                 config: self.config.clone(),
-                registry: self.state.gateway().registry().clone(),
+                gateway: self.state.gateway().clone(),
                 directory: self.tenants.directory.clone(),
                 metrics: self.metrics.config(),
-                events: self.state.gateway().events().clone(),
+                service_manager: self.service_manager.clone(),
             };
             let metrics = self.metrics.clone();
             AbortOnDropHandle::new(tokio::spawn(async move {
@@ -193,10 +229,14 @@ impl App {
             }))
         });
         let logging = self.call_log.start(&self.metrics);
+        let state = self.state.clone();
+        let telemetry = self.telemetry.start(&self.metrics, Arc::new(move || state.read_metrics()));
         let calls = self.state.calls().start(&self.metrics);
         let tenants = self.tenants.start(self.state.gateway().clone(), &self.metrics);
+        let alive = AbortOnDropHandle::new(tokio::spawn(self.service_manager.clone().tell_alive()));
         shutdown.await;
-        drop((announcing, sweeping, reloading));
+        self.service_manager.tell_stopping();
+        drop((announcing, sweeping, sampling, reloading));
         tracing::info!("shutting down");
         self.state.start_draining();
         let config = self.config.load_full();
@@ -234,8 +274,9 @@ impl App {
             }
         };
         // After the last call, so that its usage is written too.
-        tenants.stop(leave).await;
+        tokio::join!(tenants.stop(leave), telemetry.stop());
         logging.stop();
+        drop(alive);
         tracing::info!("shut down");
     }
 }

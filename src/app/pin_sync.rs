@@ -148,3 +148,36 @@ pub(crate) fn definition(tool: &Tool) -> Definition {
         text: canonical(tool.definition().get()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(tenant: &str, tools: usize) -> (TenantId, Arc<ToolSet>) {
+        let names = (0..tools).map(|number| format!("{tenant}-{number}"));
+        (TenantId::testing(tenant), ToolSet::held_testing(names))
+    }
+
+    fn count(held: &[Definition], tenant: &str) -> usize {
+        held.iter().filter(|it| it.tool.starts_with(tenant)).count()
+    }
+
+    #[test]
+    fn what_is_held_back_of_one_tenants_process_leaves_a_quarter_to_those_of_others() {
+        let (greedy, other) = (run("greedy", HELD_MAX), run("other", HELD_MAX / 4));
+        let first = sighting(&Pinned::default(), std::slice::from_ref(&greedy), true).held;
+        assert_eq!(first.len(), HELD_MAX - HELD_MAX / 4);
+        // What is known already counts, too.
+        let known = first.iter().map(|it| (it.tool.clone(), it.hash)).collect();
+        let known = Pinned { held: known, ..Pinned::default() };
+        let next = sighting(&known, &[greedy, other], true).held;
+        assert_eq!((count(&next, "greedy"), count(&next, "other")), (0, HELD_MAX / 4));
+    }
+
+    #[test]
+    fn a_process_that_tenants_share_may_have_all_that_is_held_back() {
+        let (_, tools) = run("shared", HELD_MAX);
+        let held = sighting(&Pinned::default(), &[(TenantId::gateway(), tools)], true).held;
+        assert_eq!(held.len(), HELD_MAX);
+    }
+}

@@ -12,9 +12,10 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::config_watch::ConfigWatch;
+use super::service_manager::ServiceManager;
 use crate::config::{Config, Difference};
-use crate::events::{Event, Events, Kinds};
-use crate::registry::Registry;
+use crate::events::{Event, Kinds};
+use crate::gateway::Gateway;
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::tenants::Directory;
 
@@ -26,10 +27,10 @@ pub struct Reload {
     pub asked: Arc<Notify>,
     /// The configuration in force.
     pub config: Arc<ArcSwap<Config>>,
-    pub registry: Registry,
+    pub gateway: Arc<Gateway>,
     pub directory: Arc<Directory>,
     pub metrics: ConfigMetrics,
-    pub events: Events,
+    pub service_manager: ServiceManager,
 }
 
 impl Reload {
@@ -42,13 +43,14 @@ impl Reload {
                 () = self.asked.notified() => drop(self.watch.poll().await),
                 () = sleep(POLL_EVERY) => if !self.watch.poll().await { continue },
             }
+            let _reloading = self.service_manager.tell_reloading();
             match self.read().await {
                 Ok(new) => self.apply(new),
                 Err(problem) => {
                     self.metrics.failed.inc();
                     tracing::error!("the configuration is invalid, and stays as it was: {problem}");
-                    self.events.tell(Kinds::CONFIGURATION, || Event::ConfigurationRejected {
-                        problem: problem.into(),
+                    self.gateway.events().tell(Kinds::CONFIGURATION, || {
+                        Event::ConfigurationRejected { problem: problem.into() }
                     });
                 }
             }
@@ -71,19 +73,22 @@ impl Reload {
         }
         let servers = Difference::between(&before.servers, &new.servers);
         let tenants = Difference::between(&before.tenants, &new.tenants);
+        let toolsets = Difference::between(&before.toolsets, &new.toolsets);
         let (settings, needs_restart) = before.changed_settings(&new);
         let after = Arc::new(before.renewed(new));
         self.config.store(after.clone());
-        self.registry.apply(&after.servers);
+        self.gateway.apply(&after);
+        self.gateway.registry().set_left_out(after.left_out.clone());
         self.directory.set_config(&after);
         self.metrics.note_loaded();
         let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
         tracing::info!(
-            "configuration read again: servers: {servers}; tenants: {tenants}; \
-             other settings changed: {settings}"
+            "configuration read again: servers: {servers}; toolsets: {toolsets}; \
+             tenants: {tenants}; other settings changed: {settings}"
         );
-        self.events.tell(Kinds::CONFIGURATION, || Event::ConfigurationChanged {
+        self.gateway.events().tell(Kinds::CONFIGURATION, || Event::ConfigurationChanged {
             servers: servers.to_string().into(),
+            toolsets: toolsets.to_string().into(),
             tenants: tenants.to_string().into(),
             settings: settings.as_str().into(),
         });

@@ -1,6 +1,6 @@
 //! The part of a gateway that all its backends share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::CANCEL_GRACE;
 use super::connection::request_ids::{IdSource, RequestIds};
+use super::http::oauth::TokenSources;
 use super::instance::pins::Pins;
 use super::queue::{Queue, QueueOptions, RateGate, SlotPermit};
 use super::supervise::restart_policy::Budget;
@@ -54,9 +55,13 @@ pub struct Environment {
     /// The tenant of the processes that are started; the gateway's own if all tenants share them.
     pub tenant: TenantId,
     gates: Arc<Mutex<Gates>>,
+    /// The servers that an operator has paused.
+    paused: Arc<Mutex<HashSet<ServerId>>>,
     pub metrics: Metrics,
     pub pins: Arc<Pins>,
     pub events: Events,
+    /// Access tokens for servers that want OAuth.
+    pub(super) tokens: Arc<TokenSources>,
     /// Runs long computations.
     pub offload: Offload,
 }
@@ -76,11 +81,27 @@ impl Environment {
             starts: Queue::new(starts, options),
             tenant: TenantId::gateway(),
             gates: Arc::default(),
+            paused: Arc::default(),
             metrics,
             pins: Arc::default(),
             events: Events::default(),
+            tokens: Arc::default(),
             offload: Offload::new(),
         }
+    }
+
+    /// Notes whether an operator has paused a server, for its backends that are yet to come.
+    pub fn set_paused(&self, server: &ServerId, is_paused: bool) {
+        let mut paused = self.paused.lock();
+        if is_paused {
+            paused.insert(server.clone());
+        } else {
+            paused.remove(server);
+        }
+    }
+
+    pub(super) fn is_paused(&self, server: &ServerId) -> bool {
+        self.paused.lock().contains(server)
     }
 
     /// Returns the gate that keeps a server's rate. Backends of the same name and rate share it,

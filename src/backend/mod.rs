@@ -16,6 +16,7 @@ pub mod connection;
 mod environment;
 mod http;
 pub mod instance;
+mod operate;
 pub mod queue;
 mod retry_budget;
 mod state;
@@ -26,6 +27,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +48,7 @@ pub use self::state::{About, NotReady, Ready, RunState};
 use self::supervise::cells::Isolation;
 pub use self::supervise::cells::{Suspect, TenantQuarantined};
 use self::supervise::rollover::Stage;
-use crate::common::ids::ServerId;
+use crate::common::ids::{ServerId, TenantId};
 use crate::common::offload::Offload;
 use crate::config::{self, Secrets, Transport};
 use crate::protocol::mcp::Era;
@@ -140,10 +142,14 @@ impl Backend {
             lend_max: config.timeout,
         };
         let size = if recipients.client.is_some() { 1 } else { config.instances as usize };
+        let queue = Queue::new(size * config.max_in_flight as usize, options);
+        if environment.is_paused(&id) {
+            queue.hold(true);
+        }
         Self {
             recipients,
             stage: watch::Sender::new(stage),
-            queue: Queue::new(size * config.max_in_flight as usize, options),
+            queue,
             pool: Pool::new(size, &initial),
             state: watch::Sender::new(initial),
             changing_state: Mutex::new(()),
@@ -309,6 +315,11 @@ impl Backend {
         self.pool.instances()
     }
 
+    /// Adds the number of each tenant's calls at all its instances.
+    pub fn count_calls(&self, by_tenant: &mut HashMap<TenantId, u32>) {
+        self.pool.count_calls(by_tenant);
+    }
+
     /// Returns since when it takes no calls, and why, if it should take them.
     pub fn down(&self) -> Option<Down> {
         self.pool.down()
@@ -321,7 +332,15 @@ impl Backend {
     /// Waits for the permit to start a process. Connecting to a server with a `url` needs
     /// none.
     async fn start_permit(&self) -> Option<SlotPermit> {
-        match self.config.transport {
+        match &self.config.transport {
+            // The bundled server starts in no time, so it waits behind no download. Callers' own
+            // processes take turns, whatever they are.
+            Transport::Stdio(program)
+                if program.command == self.environment.own_program
+                    && self.environment.tenant == TenantId::gateway() =>
+            {
+                None
+            }
             Transport::Stdio(_) => Some(self.environment.start_permit().await),
             Transport::Http(_) => None,
         }

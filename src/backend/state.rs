@@ -14,6 +14,8 @@ use super::instance::pool::{Load, ReadyInstance};
 use super::instance::tools::ToolSet;
 use crate::events::event::ChangedInstance;
 use crate::events::{Event, InstanceChange, Kinds};
+use crate::protocol::jsonrpc::JsonText;
+use crate::protocol::mcp::about::OwnWords;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::results::{Implementation, ServerCapabilities};
 
@@ -33,6 +35,8 @@ pub enum RunState {
     Quarantined {
         until: Instant,
         reason: Arc<str>,
+        /// Whether no start will succeed, as far as can be told.
+        for_good: bool,
     },
     /// Finishes its calls before an `exclusive` rollover; new calls wait.
     Draining,
@@ -54,7 +58,9 @@ pub struct About {
     pub info: Implementation,
     pub capabilities: ServerCapabilities,
     /// Tells a model how to use it.
-    pub instructions: Option<String>,
+    pub instructions: Option<JsonText>,
+    /// The members that the gateway does not read, as the server wrote them.
+    pub own_words: OwnWords,
 }
 
 impl About {
@@ -67,7 +73,7 @@ impl About {
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotReady {
     /// The server failed and waits for a restart.
-    Down { retry_after: Duration, reason: Arc<str> },
+    Down { retry_after: Duration, reason: Arc<str>, for_good: bool },
     /// The server was still starting when the deadline passed.
     StillStarting,
     /// The gateway shuts down, or a rollover has replaced the backend.
@@ -93,9 +99,10 @@ impl RunState {
     /// Returns the refusal of a call that needs it now.
     pub(super) fn refusal(&self) -> NotReady {
         match self {
-            Self::Backoff { until, reason } | Self::Quarantined { until, reason } => {
+            Self::Backoff { until, reason } | Self::Quarantined { until, reason, .. } => {
                 let retry_after = until.duration_since(Instant::now());
-                NotReady::Down { retry_after, reason: reason.clone() }
+                let for_good = matches!(self, Self::Quarantined { for_good: true, .. });
+                NotReady::Down { retry_after, reason: reason.clone(), for_good }
             }
             _ => NotReady::Stopped,
         }

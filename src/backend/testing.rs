@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::changes::Changes;
 use super::changes::recipients::{Recipients, ServerRequest, SessionClient};
+use super::connection::call_notifications::Passed;
 use super::connection::request_ids::RequestIds;
 use super::connection::{CallPermits, Connection, ConnectionOptions};
 use super::instance::pool::Load;
@@ -177,6 +178,13 @@ impl SessionClient for Sleeper {
     }
     fn forward_request(&self, _: ServerRequest) {}
     fn cancel_request(&self, _: &Weak<Connection>, _: &RawValue) {}
-    fn log(&self, _: LogLevel, _: Bytes) {}
-    fn notify(&self, _: &str, _: Option<Bytes>) {}
+    fn has_missed_lists(&self) -> bool {
+        false
+    }
+    fn log(&self, _: LogLevel, _: Bytes) -> Passed {
+        Passed::Unwanted
+    }
+    fn notify(&self, _: &str, _: Option<Bytes>) -> Passed {
+        Passed::Unwanted
+    }
 }

@@ -18,11 +18,15 @@ fn server() -> Arc<Backend> {
 }
 
 fn quarantined() -> RunState {
-    RunState::Quarantined { until: Instant::now() + 30 * SECOND, reason: "it failed".into() }
+    RunState::Quarantined {
+        until: Instant::now() + 30 * SECOND,
+        reason: "it failed".into(),
+        for_good: false,
+    }
 }
 
 fn down() -> NotReady {
-    NotReady::Down { retry_after: 30 * SECOND, reason: "it failed".into() }
+    NotReady::Down { retry_after: 30 * SECOND, reason: "it failed".into(), for_good: false }
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,4 +70,15 @@ async fn a_queued_call_is_refused_when_the_server_is_quarantined_and_not_before(
         () = after_a_while => panic!("nobody has told it"),
     };
     assert_eq!((told, came.elapsed()), (down(), 3 * SECOND));
+}
+
+#[tokio::test]
+async fn the_bundled_server_waits_behind_no_download() {
+    for (command, waits) in [("npx", true), ("trunkline", false)] {
+        let program = Program { command: command.into(), ..Program::default() };
+        let server = backend(ServerConfig::new(Transport::Stdio(program)));
+        let permit = || server.environment.start_permit().now_or_never();
+        let _all: Vec<_> = std::iter::from_fn(permit).collect();
+        assert_eq!(server.start_permit().now_or_never().is_none(), waits, "{command}");
+    }
 }

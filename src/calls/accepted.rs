@@ -1,17 +1,15 @@
 //! Asynchronous calls: accepted now, begun when their tenant has a permit. Each tenant's calls
 //! begin in turn; one that a limit of its server or tool holds up lets the others pass.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::CallsInner;
+use super::accepted_queue::{ACCEPTED_MAX, AcceptedCall, AcceptedQueue};
 use super::account::Account;
 use super::follow::{head_of, identity_of};
 use super::key::Fingerprint;
@@ -22,16 +20,12 @@ use super::refusal::Refusal;
 use super::request::{CallRequest, Details};
 use super::storing::Part;
 use crate::common::byte_budget::{BytePermit, NoRoom};
-use crate::common::ids::CallId;
-use crate::common::limit_use::LimitUse;
 use crate::gateway::{BeginMark, CallError, Caller};
 use crate::protocol::jsonrpc::RawObject;
 use crate::store::{CallState, ClaimedCall};
 use crate::tenants::limits::{Admission, Cost};
 
-/// Calls of one tenant that wait to begin here. Their bytes are bounded as well.
-const ACCEPTED_MAX: usize = 1000;
-/// The name of the limit of their bytes.
+/// The name of the limit of the bytes of calls that wait to begin.
 pub(super) const ACCEPTED_BYTES: &str = "accepted_bytes";
 /// A permit that other calls of the tenant give back is noticed after this time.
 const PERMIT_LOOK: Duration = Duration::from_millis(50);
@@ -39,23 +33,6 @@ const PERMIT_LOOK: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The pause after the store was away.
 pub(super) const STORE_PAUSE: Duration = Duration::from_millis(500);
-
-/// The calls of one tenant that wait to begin.
-#[derive(Default)]
-pub(super) struct AcceptedQueue {
-    calls: Mutex<VecDeque<AcceptedCall>>,
-    is_served: AtomicBool,
-    /// Notified when a call of this queue has ended.
-    ended: Notify,
-}
-
-/// A call that waits to begin.
-pub(super) struct AcceptedCall {
-    open: Arc<OpenCall>,
-    identity: Identity,
-    request: CallRequest,
-    _bytes: BytePermit,
-}
 
 /// The mark of an accepted call.
 struct AcceptedMark {
@@ -86,22 +63,6 @@ impl BeginMark for AcceptedMark {
     }
 }
 
-impl AcceptedQueue {
-    /// Returns the place of a call, from 1.
-    pub(super) fn position(&self, id: CallId) -> Option<usize> {
-        let calls = self.calls.lock();
-        calls.iter().position(|call| call.identity.id == id).map(|at| at + 1)
-    }
-
-    fn len(&self) -> usize {
-        self.calls.lock().len()
-    }
-
-    pub(super) fn limit_use(&self) -> LimitUse {
-        LimitUse::new("accepted_calls", ACCEPTED_MAX, self.len())
-    }
-}
-
 impl CallsInner {
     /// Accepts a call, durably, or follows the one that has its key. Settles `open` in time.
     pub(super) async fn accept(
@@ -122,7 +83,7 @@ impl CallsInner {
         self: &Arc<Self>,
         open: &Arc<OpenCall>,
         caller: &Caller,
-        request: CallRequest,
+        mut request: CallRequest,
     ) -> Result<AcceptedCall, Settlement> {
         for _ in 0..ROUNDS_MAX {
             let permit = self.has_room(open).and_then(|()| self.take_place(open, &request));
@@ -138,6 +99,8 @@ impl CallsInner {
                             open.account.add(1, 0);
                             open.opened(identity.clone(), CallState::Accepted);
                             let open = open.clone();
+                            // The accepted bytes have it now.
+                            request.held = None;
                             return Ok(AcceptedCall { open, identity, request, _bytes: permit });
                         }
                         Ok(false) => None,
@@ -165,7 +128,7 @@ impl CallsInner {
         if accepted.len() >= ACCEPTED_MAX {
             return Err(Refusal::TooManyAccepted(accepted.limit_use()));
         }
-        let bytes = accepted_bytes.take(request.arguments.as_str().len());
+        let bytes = accepted_bytes.take(request.arguments.byte_len());
         bytes.map_err(|no_room| match no_room {
             NoRoom::Tenant { .. } => {
                 Refusal::TooManyAccepted(accepted_bytes.limit_use(ACCEPTED_BYTES))
@@ -176,7 +139,7 @@ impl CallsInner {
 
     fn enqueue(self: &Arc<Self>, call: AcceptedCall) {
         let account = call.open.account.clone();
-        account.accepted.calls.lock().push_back(call);
+        account.accepted.push(call);
         self.serve(&account);
     }
 
@@ -195,8 +158,7 @@ impl CallsInner {
             if self.closing.is_cancelled() {
                 return self.hand_over_all(queue).await;
             }
-            let next = queue.calls.lock().pop_front();
-            let Some(call) = next else {
+            let Some((lane, call)) = queue.pop() else {
                 queue.is_served.store(false, Ordering::Release);
                 // One that came meanwhile has seen the task running.
                 if queue.len() == 0 || queue.is_served.swap(true, Ordering::AcqRel) {
@@ -213,7 +175,7 @@ impl CallsInner {
                     });
                 }
                 Err(()) => {
-                    queue.calls.lock().push_front(call);
+                    queue.put_back(lane, call);
                     tokio::select! {
                         _ = timeout(PERMIT_LOOK, queue.ended.notified()) => {}
                         () = self.closing.cancelled() => {}
@@ -227,11 +189,19 @@ impl CallsInner {
     /// limit of calls in flight is reached.
     async fn permits_of(&self, call: &AcceptedCall) -> Result<Option<(Caller, Admission)>, ()> {
         let Some(tenant) = self.tenant(&call.open.tenant) else { return Ok(None) };
+        let caller = Caller::of(tenant.clone());
+        let caller = match &call.request.details.toolset {
+            None => caller,
+            Some(toolset) => match self.gateway.within(caller, toolset) {
+                Ok(caller) => caller,
+                Err(_) => return Ok(None),
+            },
+        };
         let admission = tenant.admit(Cost::PaidCall).await;
-        Ok(Some((Caller::of(tenant), admission.map_err(drop)?)))
+        Ok(Some((caller, admission.map_err(drop)?)))
     }
 
-    /// Begins a call with its permits; without, its tenant is gone.
+    /// Begins a call with its permits; without, its tenant or its toolset is gone.
     async fn begin_accepted(
         self: Arc<Self>,
         mut call: AcceptedCall,
@@ -255,8 +225,9 @@ impl CallsInner {
                     calls: self.clone(),
                     has_begun: AtomicBool::new(false),
                 });
-                let request = call.request.call(open.id, Some(mark.clone()));
-                let made = self.gateway.call(&caller, admission, request);
+                let request =
+                    call.request.call(open.id, Some(mark.clone()), self.gateway.sampler());
+                let made = self.gateway.call(&caller, admission, &request);
                 let result = tokio::select! {
                     result = made => result,
                     () = open.cancel.cancelled() => {
@@ -319,8 +290,7 @@ impl CallsInner {
     }
 
     async fn hand_over_all(&self, queue: &AcceptedQueue) {
-        let calls: Vec<_> = queue.calls.lock().drain(..).collect();
-        for call in calls {
+        while let Some((_, call)) = queue.pop() {
             self.hand_over(&call.open).await;
         }
     }
@@ -333,11 +303,7 @@ impl CallsInner {
 
     /// Takes a waiting call out of its queue, and ends it.
     pub(super) async fn cancel_waiting(&self, open: &Arc<OpenCall>) -> bool {
-        let found = {
-            let mut calls = open.account.accepted.calls.lock();
-            let at = calls.iter().position(|call| call.identity.id == open.id);
-            at.and_then(|at| calls.remove(at))
-        };
+        let found = open.account.accepted.take(open.id);
         if found.is_some() {
             let executed = cancelled_before().executed;
             self.keep(open, Err(Refusal::Cancelled { executed }), true).await;
@@ -372,12 +338,13 @@ impl CallsInner {
             server,
             tool,
             arguments,
+            held: None,
             key: None,
             fingerprint,
             listener: None,
             details,
         };
-        let Ok(permit) = open.account.accepted_bytes.take(request.arguments.as_str().len()) else {
+        let Ok(permit) = open.account.accepted_bytes.take(request.arguments.byte_len()) else {
             // Too many at once: another gateway may have room, or this one later.
             return self.hand_over(&open).await;
         };

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
-use super::accepted::{ACCEPTED_BYTES, AcceptedQueue};
+use super::accepted::ACCEPTED_BYTES;
+use super::accepted_queue::AcceptedQueue;
 use super::open_calls::WAITERS_OF_TENANT_MAX;
 use crate::common::byte_budget::{ByteBudget, TenantBytes};
 use crate::common::ids::{CallId, TenantId};

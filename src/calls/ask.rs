@@ -11,7 +11,7 @@ use super::follow::{LOOK_FIRST, head_of};
 use super::key::{Fingerprint, Scope};
 use super::keyed::{LOOK_MAX, cancelled_before};
 use super::open_calls::{Answer, Ticket};
-use super::outcome::{Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran};
+use super::outcome::{CANCELLED, Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran};
 use super::request::Details;
 use super::{Calls, Refusal};
 use crate::cluster::Peer;
@@ -196,7 +196,7 @@ impl Calls {
         if here.is_none()
             && is_open
             && may_run
-            && let Some(peer) = self.0.owners.peer(&record.owner)
+            && let Some(peer) = self.runner(&record).await?
         {
             return Ok(Cancelled::RunsAt(peer));
         }
@@ -207,13 +207,36 @@ impl Calls {
                 let _ = timeout(CANCEL_WAIT, open.over()).await;
             }
             None if record.state == CallState::Accepted => {
-                let (head, at) = (cancelled_before().json(), self.0.clock.now());
+                // A batch that has begun has made calls.
+                let head = match record.begun {
+                    Some(_) => Head::without_answer(CANCELLED, Ran::Unknown),
+                    None => cancelled_before(),
+                };
+                let (head, at) = (head.json(), self.0.clock.now());
                 let cancelled = self.0.store.cancel_call(id, &head, at).await;
                 cancelled.map_err(|_| Refusal::StoreUnavailable { executed: Ran::Unknown })?;
             }
             None => {}
         }
         Ok(Cancelled::Ended(Box::new(self.view(tenant, kind, id).await?)))
+    }
+
+    /// Returns the gateway that runs a call, `None` if it is gone. One that has joined lately is
+    /// known after a moment.
+    async fn runner(&self, record: &StoredCall) -> Result<Option<Peer>, Refusal> {
+        let (owners, until) = (&self.0.owners, Instant::now() + CANCEL_WAIT);
+        loop {
+            let peer = owners.peer(&record.owner);
+            if peer.is_some() || *record.owner == *owners.me {
+                return Ok(peer);
+            }
+            let is_alive = owners.is_alive(&record.owner).await;
+            match is_alive.map_err(|_| Refusal::StoreUnavailable { executed: Ran::No })? {
+                false => return Ok(None),
+                true if Instant::now() > until => return Err(Refusal::InProgress(record.id)),
+                true => sleep(LOOK_MAX).await,
+            }
+        }
     }
 
     /// Returns calls without their results, the latest first.

@@ -171,7 +171,7 @@ impl CallsInner {
         head: Head,
     ) -> Result<Arc<Outcome>, Refusal> {
         match self.vault.answer(record).await {
-            Ok(Some(body)) => Ok(Arc::new(Outcome { head, body, retry_after: None })),
+            Ok(Some(body)) => Ok(Arc::new(Outcome { head, body, held: None, retry_after: None })),
             Ok(None) => Err(Refusal::ResultGone),
             Err(_) => Err(Refusal::StoreUnavailable { executed: head.executed }),
         }

@@ -77,6 +77,11 @@ impl Scope {
         Self(hash.finalize().into())
     }
 
+    /// Returns the scope of the same key for the tool of a toolset.
+    pub fn within(self, toolset: &str) -> Self {
+        Self(Sha256::new_with_prefix(self.0).chain_update(toolset).finalize().into())
+    }
+
     /// Returns the form in the store.
     pub fn text(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.0)
@@ -123,6 +128,19 @@ mod tests {
     }
 
     #[test]
+    fn no_caller_can_send_the_key_of_an_item_and_no_two_are_alike() {
+        let key = |key: &str| IdempotencyKey::parse(key).unwrap();
+        let item = key("ab").of_item("c");
+        assert_ne!(item, key("a").of_item("bc"));
+        assert_ne!(item, key("abc"));
+        assert_eq!(IdempotencyKey::parse(&item.0), Err(InvalidKey));
+        let (one, other) = (CallId::generate(), CallId::generate());
+        let of_batch = IdempotencyKey::of_batch(one);
+        assert_ne!(of_batch.of_item("a"), IdempotencyKey::of_batch(other).of_item("a"));
+        assert_eq!(IdempotencyKey::parse(&of_batch.0), Err(InvalidKey));
+    }
+
+    #[test]
     fn no_two_scopes_are_alike() {
         let tenant = |name: &str, generation| {
             let generation = TenantGeneration::from_number(generation);
@@ -145,5 +163,8 @@ mod tests {
             assert!(!all[at + 1..].contains(one), "{at}");
         }
         assert_eq!(scope(&acme, "std", "echo", "k"), all[0]);
+        let key = IdempotencyKey::parse("k").unwrap();
+        let plain = Scope::new(&acme, &ServerId::parse("std").unwrap(), "echo", &key);
+        assert!(plain.within("a") != plain && plain.within("a") != plain.within("b"));
     }
 }

@@ -124,9 +124,10 @@ impl CallsInner {
             target: &request.tool,
             arrived: Instant::now(),
             deadline: Some(Instant::now() + request.details.timeout()),
-            size: request.arguments.as_str().len(),
+            size: request.arguments.byte_len(),
             code: error.code(),
             error: Some(error),
+            traced: request.sample(self.gateway.sampler()),
         });
     }
 
@@ -183,14 +184,15 @@ impl CallsInner {
         request: &CallRequest,
         admission: Admission,
     ) {
-        let call = request.call(open.id, None);
+        let call = request.call(open.id, None, self.gateway.sampler());
         let result = tokio::select! {
-            result = self.gateway.call(caller, admission, call) => {
+            result = self.gateway.call(caller, admission, &call) => {
                 Ok(Outcome::of(result, open.id, self.render))
             }
             // Dropping the call cancels it.
             () = open.cancel.cancelled() => Err(Refusal::Cancelled { executed: Ran::Unknown }),
         };
+        drop(call);
         self.keep(open, result, request.details.is_async).await;
     }
 

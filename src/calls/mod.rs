@@ -18,6 +18,7 @@
 //! - `open_calls`: the calls under way here, and those who wait for them
 //! - `keyed`: runs a keyed call; `follow` finds out what became of an earlier one
 //! - `accepted`: asynchronous calls, which begin when their tenant has a permit
+//! - `accepted_queue`: those that wait to begin
 //! - `writer`: commits transitions in groups
 //! - `storing`: seals texts, and splits long answers
 //! - `account`: the calls of each tenant, counted, and their bounds
@@ -26,6 +27,7 @@
 //! - `outcome`, `refusal`, `request`, `clock`: what they are called
 
 mod accepted;
+mod accepted_queue;
 mod account;
 mod ask;
 pub mod batch;
@@ -202,10 +204,11 @@ impl Calls {
         mode: Mode,
     ) -> Result<Ticket, Refusal> {
         let tenant = caller.tenant.id.clone();
-        let scope = request
-            .key
-            .as_ref()
-            .map(|key| Scope::new(&tenant, request.server.id(), &request.tool, key));
+        let scope = request.key.as_ref().map(|key| {
+            let scope = Scope::new(&tenant, request.server.id(), &request.tool, key);
+            let toolset = request.details.toolset.as_deref();
+            toolset.map_or(scope, |toolset| scope.within(toolset))
+        });
         let fingerprint = request.fingerprint.clone();
         let account = self.0.accounts.of(&tenant);
         let has_callback = request.details.callback.is_some();

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::account::Account;
 use super::key::{Fingerprint, Scope};
-use super::outcome::{Outcome, Ran};
+use super::outcome::Outcome;
 use super::refusal::Refusal;
 use crate::common::ids::{CallId, TenantId};
 use crate::common::limit_use::LimitUse;
@@ -45,6 +45,8 @@ pub struct OpenCall {
     /// Whether somebody is to be told of the end.
     pub(super) has_callback: bool,
     pub(super) phase: watch::Sender<Phase>,
+    /// Whether a request waits for more than the end.
+    is_watched: AtomicBool,
     pub(super) cancel: CancellationToken,
     waiters: AtomicU32,
 }
@@ -186,13 +188,24 @@ impl OpenCall {
             account,
             has_callback,
             phase: watch::Sender::new(Phase::Deciding),
+            is_watched: AtomicBool::new(false),
             cancel: CancellationToken::new(),
             waiters: AtomicU32::new(0),
         })
     }
 
     pub(super) fn opened(&self, identity: Identity, state: CallState) {
-        self.phase.send_replace(Phase::Open(identity, state));
+        self.phase.send_if_modified(|phase| {
+            *phase = Phase::Open(identity, state);
+            // Most calls have one request, which waits for the end: it is not woken.
+            self.is_watched.load(Ordering::Relaxed)
+        });
+    }
+
+    /// Has the requests woken when the call begins. Called before the phase is read: whoever
+    /// changes it later sees this, since the phase has a lock.
+    fn watch(&self) {
+        self.is_watched.store(true, Ordering::Relaxed);
     }
 
     /// Waits for the end of the call.
@@ -243,27 +256,37 @@ impl Ticket {
     }
 
     pub(super) fn attached(call: Arc<OpenCall>, fingerprint: Fingerprint) -> Result<Self, Refusal> {
-        let (waiter, phase) = (Some(call.wait()?), call.phase.subscribe());
+        let waiter = Some(call.wait()?);
+        // It may have other arguments, which is known before the end.
+        call.watch();
+        let phase = call.phase.subscribe();
         Ok(Self { call, fingerprint, is_first: false, phase, _waiter: waiter })
     }
 
     /// Waits for the end of the call, at most until `deadline`.
     pub async fn wait(&mut self, deadline: Instant) -> Result<Waited, Refusal> {
         loop {
-            let phase = self.phase.borrow_and_update().clone();
-            let seen = match phase {
-                Phase::Deciding => Waited::Undecided,
-                Phase::Open(identity, state) => {
-                    self.must_match(&identity)?;
-                    Waited::Open(identity, state)
-                }
-                Phase::Over(settlement) => return self.answer(settlement),
-            };
+            let seen = self.look()?;
+            if matches!(seen, Waited::Answered(_)) {
+                return Ok(seen);
+            }
             match timeout_at(deadline, self.phase.changed()).await {
                 Ok(Ok(())) => {}
                 // The sender is part of the call that this ticket holds.
-                Ok(Err(_)) | Err(_) => return Ok(seen),
+                Ok(Err(_)) | Err(_) => return self.look(),
             }
+        }
+    }
+
+    fn look(&mut self) -> Result<Waited, Refusal> {
+        let phase = self.phase.borrow_and_update().clone();
+        match phase {
+            Phase::Deciding => Ok(Waited::Undecided),
+            Phase::Open(identity, state) => {
+                self.must_match(&identity)?;
+                Ok(Waited::Open(identity, state))
+            }
+            Phase::Over(settlement) => self.answer(settlement),
         }
     }
 
@@ -272,7 +295,7 @@ impl Ticket {
         match self.wait(deadline).await? {
             Waited::Answered(answer) => Ok(answer),
             Waited::Open(identity, _) => Err(Refusal::StillRunning(identity.id)),
-            Waited::Undecided => Err(Refusal::StoreUnavailable { executed: Ran::Unknown }),
+            Waited::Undecided => Err(Refusal::Undecided),
         }
     }
 
@@ -283,6 +306,7 @@ impl Ticket {
 
     /// Waits until the store has decided whether the call is new, at most until `deadline`.
     pub async fn decided(&mut self, deadline: Instant) -> Result<Waited, Refusal> {
+        self.call.watch();
         let is_decided = |phase: &Phase| !matches!(phase, Phase::Deciding);
         let _ = timeout_at(deadline, self.phase.wait_for(is_decided)).await;
         self.wait(Instant::now()).await

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
 use crate::common::ids::CallId;
-use crate::gateway::{CallError, Executed, Reply};
+use crate::gateway::{CallError, Executed, Held, Reply, hold_kept};
 use crate::protocol::mcp::results::ResultKind;
+use crate::tenants::Tenant;
 
 /// The code of a call that was cancelled.
 pub const CANCELLED: &str = "cancelled";
@@ -52,6 +53,8 @@ pub struct Outcome {
     pub head: Head,
     /// The result object, or the problem.
     pub body: Bytes,
+    /// The room of an answer that has just arrived. One that was read from the store has none.
+    pub held: Option<Held>,
     /// Only in the first answer to a call that did not run.
     pub retry_after: Option<Duration>,
 }
@@ -126,6 +129,18 @@ impl Head {
 }
 
 impl Outcome {
+    /// Takes room for a response with the answer, which may have it since it arrived. The call has
+    /// ended, so a refusal says whether the tool ran. A call that did not run needs no room: its
+    /// refusal is short, and not kept.
+    pub fn hold(&self, tenant: &Tenant) -> Result<Option<Held>, Refusal> {
+        let executed = self.head.executed;
+        if executed == Ran::No {
+            return Ok(None);
+        }
+        let held = hold_kept(tenant, self.held.as_ref(), self.body.len());
+        held.map(Some).map_err(|detail| Refusal::NoRoomForAnswer { executed, detail })
+    }
+
     pub(super) fn of(outcome: Result<Reply, CallError>, call: CallId, render: RenderError) -> Self {
         match outcome {
             Ok(reply) => Self::of_reply(reply),
@@ -143,7 +158,7 @@ impl Outcome {
             queue_us: reply.queue.as_micros() as u64,
             backend_us: reply.backend.as_micros() as u64,
         };
-        Self { head, body: reply.result, retry_after: None }
+        Self { head, body: reply.result, held: Some(reply.held), retry_after: None }
     }
 
     pub(super) fn of_error(error: &CallError, call: CallId, render: RenderError) -> Self {
@@ -157,6 +172,6 @@ impl Outcome {
             queue_us: 0,
             backend_us: 0,
         };
-        Self { head, body, retry_after: error.retry_after() }
+        Self { head, body, held: error.held(), retry_after: error.retry_after() }
     }
 }

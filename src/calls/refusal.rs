@@ -17,11 +17,22 @@ pub enum Refusal {
          `Idempotency-Key`, or ask GET /v1/calls/{0}"
     )]
     StillRunning(CallId),
+    /// The deadline came before the store had said whether the call is new.
+    #[error(
+        "the deadline passed while the call was recorded; it may run; retry with the same \
+         `Idempotency-Key` and a longer deadline"
+    )]
+    Undecided,
     #[error(
         "this `Idempotency-Key` was used with other arguments; a call with other arguments needs a \
          key of its own"
     )]
     Mismatch,
+    #[error(
+        "the call has ended and its answer is kept, but there is no room to send it: {detail}; \
+         then retry with the same `Idempotency-Key`, or ask by the id"
+    )]
+    NoRoomForAnswer { executed: Ran, detail: String },
     #[error("the call ran, but its answer is no longer kept (`[calls] max_bytes`)")]
     ResultGone,
     #[error(
@@ -65,8 +76,9 @@ impl Refusal {
     pub fn code(&self) -> &'static str {
         match self {
             Self::InProgress(_) => "in_progress",
-            Self::StillRunning(_) => "deadline_exceeded",
+            Self::StillRunning(_) | Self::Undecided => "deadline_exceeded",
             Self::Mismatch => "idempotency_mismatch",
+            Self::NoRoomForAnswer { .. } => "answer_dropped",
             Self::ResultGone => "result_gone",
             Self::OutcomeUnknown => super::OUTCOME_UNKNOWN,
             Self::Cancelled { .. } => super::CANCELLED,
@@ -85,8 +97,10 @@ impl Refusal {
     pub fn executed(&self) -> Ran {
         match self {
             Self::ResultGone => Ran::Yes,
-            Self::StillRunning(_) | Self::OutcomeUnknown => Ran::Unknown,
-            Self::Cancelled { executed } | Self::StoreUnavailable { executed } => *executed,
+            Self::StillRunning(_) | Self::Undecided | Self::OutcomeUnknown => Ran::Unknown,
+            Self::Cancelled { executed }
+            | Self::StoreUnavailable { executed }
+            | Self::NoRoomForAnswer { executed, .. } => *executed,
             _ => Ran::No,
         }
     }
@@ -97,7 +111,9 @@ impl Refusal {
             self,
             Self::InProgress(_)
                 | Self::StillRunning(_)
+                | Self::Undecided
                 | Self::StoreUnavailable { .. }
+                | Self::NoRoomForAnswer { .. }
                 | Self::Overloaded
                 | Self::TooManyWaiters(_)
                 | Self::TooManyRecords(_)

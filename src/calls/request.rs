@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::Instant;
 
 use super::batch::accepted::BatchDetails;
@@ -11,10 +11,12 @@ use super::key::{Fingerprint, IdempotencyKey};
 use crate::backend::connection::call_notifications::NotificationSender;
 use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
-use crate::events::CallTags;
-use crate::gateway::{BeginMark, Call, Operation, ToolName};
+use crate::events::{CallTags, Sampler, TracedRequest};
+use crate::gateway::{BeginMark, Call, Held, Operation, ToolName};
 use crate::protocol::jsonrpc::RawObject;
+use crate::protocol::mcp::method;
 use crate::protocol::mcp::requests::CallMeta;
+use crate::protocol::mcp::trace::Trace;
 use crate::registry::Server;
 
 pub struct CallRequest {
@@ -23,6 +25,8 @@ pub struct CallRequest {
     pub server: Arc<Server>,
     pub tool: String,
     pub arguments: RawObject,
+    /// Counts the bytes of the request, until these count elsewhere or the call has ended.
+    pub held: Option<Held>,
     pub key: Option<IdempotencyKey>,
     /// Of what the caller sends again in a retry.
     pub fingerprint: Fingerprint,
@@ -49,12 +53,20 @@ pub struct Details {
     /// The URL that is told of the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
-    /// The caller's trace, as members of `_meta`.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub trace: String,
+    /// The toolset through which the tool is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub toolset: Option<String>,
+    #[serde(default, deserialize_with = "valid_or_none", skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
     /// Only for an asynchronous batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<BatchDetails>,
+}
+
+/// Reads a trace. One that was written by another version is dropped: it must not break the call.
+fn valid_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Trace>, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -81,30 +93,43 @@ impl Details {
 }
 
 impl CallRequest {
+    /// Returns the span of the call, if it is to be traced.
+    pub(super) fn sample(&self, sampler: Sampler) -> Option<Box<TracedRequest>> {
+        sampler.sample(self.details.trace.as_ref(), method::TOOLS_CALL)
+    }
+
     /// Returns the call for the gateway. Its time begins now: a request's own deadline ends the
     /// waiting, not the call.
-    pub(super) fn call(&self, id: CallId, begin_mark: Option<Arc<dyn BeginMark>>) -> Call {
+    pub(super) fn call(
+        &self,
+        id: CallId,
+        begin_mark: Option<Arc<dyn BeginMark>>,
+        sampler: Sampler,
+    ) -> Call {
         let arrived = Instant::now();
         let (name, arguments) = (ToolName::Own(self.tool.clone()), self.arguments.clone());
         Call {
             id,
             server: self.server.clone(),
-            size: arguments.as_str().len(),
+            size: arguments.byte_len(),
+            held: self.held.clone(),
             operation: Operation::Tool { name, arguments, mirrored: None },
             others: String::new(),
             meta: CallMeta {
                 progress: self.listener.is_some(),
-                others: self.details.trace.clone(),
+                trace: self.details.trace.clone(),
                 ..CallMeta::default()
             },
             listener: self.listener.clone(),
             arrived,
             deadline: arrived + self.details.timeout(),
             deadline_max: None,
+            traced: self.sample(sampler),
             fairness_key: self.details.fairness_key,
             tags: self.details.tags(),
             // A keyed call is answered at once; an asynchronous one waits on.
             waits_for_limits: begin_mark.is_some(),
+            is_kept: true,
             begin_mark,
         }
     }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::open_calls::OPEN_MAX;
 use crate::common::ids::CallId;
 use crate::store::{
-    CallBatch, CallConnection, CallState, EndedCall, NewCall, Outage, Store, StoreError, Written,
+    BegunCall, CallBatch, CallConnection, CallState, EndedCall, NewCall, Outage, Store, StoreError,
+    Written,
 };
 
 /// Transitions in one transaction; they take some 20 ms.
@@ -26,6 +27,11 @@ const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 /// Two for each open call: a record that the store has not confirmed is deleted by another one.
 const QUEUED_MAX: usize = 2 * OPEN_MAX;
 const RETRY_EVERY: Duration = Duration::from_millis(500);
+/// Commits that take this long wait for a disk. The calls that such a commit lets go on have their
+/// next transitions soon, and the next commit waits for these for a moment. Otherwise it would
+/// begin with the first of them, and all others would wait for two commits.
+const GATHER_FROM: Duration = Duration::from_millis(3);
+const GATHER: Duration = Duration::from_millis(1);
 
 /// The store did not confirm the transition. Nobody knows whether it took place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +41,7 @@ pub(super) enum Transition {
     /// Answered with whether the record is new.
     New(Box<NewCall>, oneshot::Sender<bool>),
     /// Answered with whether the call is this gateway's and has not ended.
-    Begun(CallId, i64, CallState, oneshot::Sender<bool>),
+    Begun(BegunCall, oneshot::Sender<bool>),
     /// Answered with whether the record was there.
     Ended(Box<EndedCall>, oneshot::Sender<bool>),
     Forgotten(CallId, oneshot::Sender<bool>),
@@ -52,6 +58,8 @@ pub(super) struct WriterTask {
     queue: mpsc::Receiver<Transition>,
     /// Taken from the queue, not written yet.
     waiting: Vec<Transition>,
+    /// Whether the next commit waits for others to join it.
+    gathers: bool,
     outage: Outage,
 }
 
@@ -63,6 +71,7 @@ impl Writer {
             connection: store.call_connection(owner, is_full),
             queue,
             waiting: vec![],
+            gathers: false,
             outage: Outage::new(store, "records of calls", meanwhile),
         };
         (Self(sender), task)
@@ -82,7 +91,7 @@ impl Writer {
 
     /// Notes that a call begins, or that a batch does: that one stays accepted.
     pub(super) fn begin(&self, id: CallId, at: i64, state: CallState) -> Confirmation {
-        self.send(|done| Transition::Begun(id, at, state, done))
+        self.send(|done| Transition::Begun(BegunCall { id, at, state }, done))
     }
 
     /// Writes the end of a call, however long the store is away.
@@ -119,11 +128,11 @@ impl Transition {
         }
     }
 
-    fn add_to(&self, batch: &mut CallBatch) {
+    fn add_to<'a>(&'a self, batch: &mut CallBatch<'a>) {
         match self {
-            Self::New(call, _) => batch.new.push((**call).clone()),
-            Self::Begun(id, at, state, _) => batch.begun.push((*id, *at, *state)),
-            Self::Ended(call, _) => batch.ended.push((**call).clone()),
+            Self::New(call, _) => batch.new.push(call),
+            Self::Begun(call, _) => batch.begun.push(*call),
+            Self::Ended(call, _) => batch.ended.push(call),
             Self::Forgotten(id, _) => batch.forgotten.push(*id),
             Self::HandedOver(id, _) => batch.handed_over.push(*id),
         }
@@ -132,7 +141,7 @@ impl Transition {
     fn confirm(self, written: &Written) {
         let (done, took_place) = match self {
             Self::New(call, done) => (done, written.new.contains(&call.id)),
-            Self::Begun(id, _, _, done) => (done, written.begun.contains(&id)),
+            Self::Begun(call, done) => (done, written.begun.contains(&call.id)),
             Self::Ended(call, done) => (done, written.ended.contains(&call.id)),
             Self::Forgotten(_, done) | Self::HandedOver(_, done) => (done, true),
         };
@@ -158,10 +167,12 @@ impl WriterTask {
         loop {
             if self.waiting.is_empty() {
                 self.queue.recv_many(&mut self.waiting, BATCH_MAX).await;
-            } else {
-                // Ends that could not be written: together with what came since.
-                self.take_queued();
             }
+            if mem::take(&mut self.gathers) {
+                sleep(GATHER).await;
+            }
+            // Also beside ends that could not be written before.
+            self.take_queued();
             if !self.write().await {
                 sleep(RETRY_EVERY).await;
             }
@@ -210,9 +221,11 @@ impl WriterTask {
     async fn commit(&mut self, transitions: Vec<Transition>) -> bool {
         let mut batch = CallBatch::default();
         transitions.iter().for_each(|transition| transition.add_to(&mut batch));
+        let began = Instant::now();
         match self.connection.write(&batch).await {
             Ok(written) => {
                 self.outage.note(Ok(()));
+                self.gathers = transitions.len() > 1 && began.elapsed() >= GATHER_FROM;
                 transitions.into_iter().for_each(|transition| transition.confirm(&written));
                 true
             }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::output::print;
 use super::serial_check::{Trial, TrialCall};
-use super::{ConfigArgs, Loaded, load_config, with_store};
+use super::{ConfigArgs, Loaded, load_silently, sources, with_store};
 use crate::app::pin_sync::definition;
 use crate::backend::Environment;
 use crate::backend::changes::recipients::Recipients;
@@ -20,7 +20,8 @@ use crate::backend::instance::run::{Launch, Run};
 use crate::backend::instance::start_error::StartError;
 use crate::backend::stdio::sandbox::{Kernel, Plan, PlanError, plan};
 use crate::common::ids::ServerId;
-use crate::config::{Config, Transport};
+use crate::common::suggest::did_you_mean;
+use crate::config::{Config, LeftOut, LeftOutReason, Transport};
 use crate::pins::{Definition, printable, within_bounds};
 use crate::store::{Missing, Store, StoreError};
 use crate::telemetry::logging;
@@ -62,11 +63,14 @@ struct Found {
 #[tokio::main]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     logging::init()?;
-    let Loaded { config, origin, own_program } = load_config(args.config)?;
+    let Loaded { config, origin, own_program } = load_silently(&sources(args.config, None)?)?;
     if let Some(call) = args.calls.iter().find(|call| !config.servers.contains_key(&call.server)) {
         bail!("`--call` names the server `{}`, which is not configured", call.server);
     }
     print(&format!("configuration: {origin}\n"))?;
+    for warning in &config.warnings {
+        print(&format!("warning: {}\n", printable(warning)))?;
+    }
     let environment = Environment::new(own_program, config.max_response, Metrics::new());
     let mut checks = JoinSet::new();
     let (mut left_out, mut failed) = (String::new(), 0);
@@ -113,8 +117,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Report { server, outcome, confined, took }
         });
     }
-    let widest = config.servers.keys().map(|id| id.as_str().len()).max().unwrap_or_default();
+    let ids = config.servers.keys().chain(config.left_out.iter().map(|server| &server.id));
+    let widest = ids.map(|id| id.as_str().len()).max().unwrap_or_default();
     print(&line(widest, HEADER))?;
+    for server in &config.left_out {
+        print(&line(widest, cells_of_left_out(server).each_ref().map(String::as_str)))?;
+        failed += usize::from(server.reason != LeftOutReason::Disabled);
+    }
     let mut reports = vec![];
     while let Some(report) = checks.join_next().await {
         let report = report.context("a check has panicked")?;
@@ -122,10 +131,45 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         reports.push(report);
     }
     reports.sort_by(|a, b| a.server.cmp(&b.server));
-    print(&format!("{}{left_out}", details(&reports)))?;
+    print(&format!("{}{left_out}{}", details(&reports), unmatched_tools(&config, &reports)))?;
     approve_first_use(&config, &reports).await?;
     failed += reports.iter().filter(|report| report.outcome.is_err()).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the cells of a server of an MCP client's file that is not started.
+fn cells_of_left_out(server: &LeftOut) -> [String; 7] {
+    let none = || "-".to_owned();
+    let (status, reason) = match &server.reason {
+        LeftOutReason::Disabled => ("off", "disabled in the client's file".to_owned()),
+        LeftOutReason::Invalid(mistake) => ("FAILED", format!("left out: {}", printable(mistake))),
+    };
+    [server.id.to_string(), status.to_owned(), none(), none(), none(), none(), reason]
+}
+
+/// Warns of grants and limits of tools that their servers do not have.
+fn unmatched_tools(config: &Config, reports: &[Report]) -> String {
+    let mut text = String::new();
+    for (tenant, policy) in &config.tenants {
+        let patterns = policy.servers.patterns().chain(policy.limits.keys());
+        for pattern in patterns.filter(|pattern| pattern.tool().is_some()) {
+            let covered = reports.iter().filter(|it| pattern.covers_part_of(it.server.as_str()));
+            let found: Vec<_> =
+                covered.filter_map(|it| Some((&it.server, it.outcome.as_ref().ok()?))).collect();
+            let has_tool = |(server, found): &(&ServerId, &Found)| {
+                found.tools.iter().any(|tool| pattern.covers(server.as_str(), Some(tool)))
+            };
+            if !found.is_empty() && !found.iter().any(has_tool) {
+                let tools = found.iter().flat_map(|(_, found)| &found.tools);
+                let meant = did_you_mean(pattern.tool().unwrap_or_default(), tools.map(|it| &**it));
+                text += &format!(
+                    "\nwarning: tenant `{tenant}`: `{pattern}` matches no tool{}\n",
+                    printable(&meant)
+                );
+            }
+        }
+    }
+    text
 }
 
 /// Approves the tools of pinned servers that the store does not know yet: the operator sees them
@@ -227,6 +271,9 @@ fn details(reports: &[Report]) -> String {
                 for line in &error.stderr {
                     text += &format!("  stderr: {}\n", printable(line));
                 }
+                for line in &error.stdout {
+                    text += &format!("  stdout: {}\n", printable(line));
+                }
                 "configured"
             }
         };
@@ -264,7 +311,7 @@ mod tests {
         };
         let detail = "it ended with exit code 3".to_owned();
         let stderr = vec!["boom".into()];
-        let error = StartError { reason: String::new(), detail, stderr, is_permanent: false };
+        let error = StartError { stderr, ..StartError::new("", &detail) };
         let took = Duration::from_millis(250);
         let old = Kernel { release: "5.10".to_owned(), landlock: None, seccomp: true };
         let sandbox = Sandbox { syscalls: true, optional: true, ..Sandbox::default() };
@@ -313,7 +360,7 @@ mod tests {
             trials: vec![],
         };
         let (reason, detail, stderr) = (String::new(), forged.to_owned(), vec![forged.to_owned()]);
-        let error = StartError { reason, detail, stderr, is_permanent: false };
+        let error = StartError { stderr, ..StartError::new(&reason, &detail) };
         let server = ServerId::parse("liar").unwrap();
         let reports = [Ok(found), Err(error)].map(|outcome| {
             let (server, took) = (server.clone(), Duration::ZERO);

@@ -2,6 +2,7 @@
 
 mod callback_secret;
 mod check;
+mod discover;
 mod guard;
 mod healthcheck;
 mod key;
@@ -22,13 +23,15 @@ use ::std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use nix::unistd::{Uid, User};
 
+use crate::common::allocator::give_memory_back_soon;
 use crate::config::{Config, Sources};
 use crate::store::{Actor, Missing, Store};
 use crate::telemetry::logging;
+use crate::telemetry::version::VERSION;
 
 /// An MCP gateway: many tenants share a few long-lived MCP servers
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(version = VERSION, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -44,6 +47,11 @@ enum Command {
     ///
     /// Exits with 1 if a server does not start.
     Check(check::Args),
+    /// Find the files of MCP clients on this machine, and say what each would add
+    ///
+    /// Looks for those of Claude, Cursor, VS Code, Windsurf, Zed, Gemini CLI, Copilot CLI, Roo Code
+    /// and opencode, in the home directory and in this one. Prints no arguments and no values.
+    Discover(discover::Args),
     /// Call one tool through a running gateway
     ///
     /// The value of KEY=VALUE is JSON if it can be read as JSON, and else a text; `id='"7"'` is the
@@ -57,6 +65,11 @@ enum Command {
     ///
     /// Without an administrator's key, shows what the caller may see.
     Status(running::status::Args),
+    /// Show the trunk of a running gateway while it changes, for administrators
+    ///
+    /// A block is a slot that a call holds, coloured by its tenant; `+` are calls that wait, in the
+    /// order in which they will be served. `q` ends.
+    Top(running::top::Args),
     /// Show the servers of a running gateway, or the instances of one
     Servers(running::servers::Args),
     /// List the tools of a running gateway
@@ -136,6 +149,7 @@ pub fn command() -> clap::Command {
 
 /// Reads the command line and runs its command.
 pub fn run() -> ExitCode {
+    give_memory_back_soon();
     let args: Vec<_> = ::std::env::args_os().skip(1).collect();
     if args.first().is_some_and(|command| command == "guard") {
         return guard::run(&args[1..]);
@@ -145,8 +159,10 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(args).map(success),
         Command::Std(args) => std::run(args).map(success),
         Command::Check(args) => check::run(args),
+        Command::Discover(args) => discover::run(args).map(success),
         Command::Call(args) => running::call::run(args),
         Command::Status(args) => running::status::run(args).map(success),
+        Command::Top(args) => running::top::run(args).map(success),
         Command::Servers(args) => running::servers::run(args).map(success),
         Command::Tools(args) => running::tools::run(args).map(success),
         Command::Calls(args) => running::calls::run(args).map(success),
@@ -199,10 +215,16 @@ fn sources(args: ConfigArgs, listen: Option<String>) -> anyhow::Result<Sources> 
 }
 
 fn load(sources: &Sources) -> anyhow::Result<Loaded> {
-    let config = crate::config::load(sources)?;
-    for warning in &config.warnings {
+    let loaded = load_silently(sources)?;
+    for warning in &loaded.config.warnings {
         tracing::warn!("{warning}");
     }
+    Ok(loaded)
+}
+
+/// Loads a configuration whose warnings the command shows itself.
+fn load_silently(sources: &Sources) -> anyhow::Result<Loaded> {
+    let config = crate::config::load(sources)?;
     let origin = match &sources.mcp_file {
         Some(file) => format!("{} and {}", config.origin, file.display()),
         None => config.origin.clone(),

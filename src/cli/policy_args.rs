@@ -1,7 +1,7 @@
 //! A tenant's policy as command-line arguments.
 
 use crate::common::policy::{
-    BURST_MAX, CallbackHost, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX,
+    BURST_MAX, CallbackHost, Grant, Grants, IN_FLIGHT_MAX, Limit, Pattern, Policy, Rate, WEIGHT_MAX,
 };
 
 #[derive(clap::Args, Default)]
@@ -21,7 +21,8 @@ pub(super) struct PolicyArgs {
     /// Share of a server's time when tenants compete, 1 to 100 [default: 1]
     #[arg(long, value_name = "N", value_parser = number::<WEIGHT_MAX>)]
     weight: Option<u32>,
-    /// Servers or tools that the tenant may use, such as 'std,search/*' [default: none]
+    /// Servers, tools or toolsets that the tenant may use, such as 'std,search/*,toolset:research'
+    /// [default: none]
     #[arg(long, value_name = "PATTERNS", value_parser = parse_servers)]
     servers: Option<Grants>,
     /// Hosts that callbacks may go to, such as 'hooks.example.com,ci.example.com' [default: none]
@@ -98,8 +99,8 @@ fn number<const MAX: u32>(text: &str) -> Result<u32, String> {
 
 fn parse_servers(text: &str) -> Result<Grants, String> {
     let patterns = text.split(',').map(str::trim).filter(|pattern| !pattern.is_empty());
-    let patterns = patterns.map(Pattern::parse).collect::<Result<_, _>>();
-    patterns.map(Grants::new).map_err(|error| error.to_string())
+    let grants = patterns.map(Grant::parse).collect::<Result<_, _>>();
+    grants.map(Grants::new).map_err(|error| error.to_string())
 }
 
 fn parse_hosts(text: &str) -> Result<CallbackHosts, String> {
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn servers_are_separated_by_commas() {
-        assert_eq!(parse_servers("std, search/*").unwrap().patterns().len(), 2);
+        assert_eq!(parse_servers("std, search/*").unwrap().list().len(), 2);
         assert_eq!(parse_servers("").unwrap(), Grants::default());
         assert!(parse_servers("a b").is_err());
     }

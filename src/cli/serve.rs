@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::config_watch::ConfigWatch;
+use crate::app::service_manager::ServiceManager;
 use crate::app::{App, descriptors, signals};
 use crate::backend::stdio::sandbox::make_undumpable;
 use crate::common::time_slice::use_short_time_slices;
@@ -47,7 +48,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         tracing::info!(%address, "listening for other replicas on {address}");
     }
     let (asked, lines) = (Arc::new(Notify::new()), app.line_log());
-    let app = app.with_config_watch(watch, asked.clone());
+    let app = app
+        .with_config_watch(watch, asked.clone())
+        .with_service_manager(ServiceManager::of_environment());
     tokio::spawn(async move {
         while hang_up.recv().await.is_some() {
             lines.reopen();

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::output::{align, print, table};
 use super::policy_args::{PolicyArgs, RemovalArgs};
 use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
-use crate::common::ids::TenantName;
+use crate::common::ids::{ServerId, TenantName};
 use crate::common::policy::{Limit, Policy};
 use crate::config::Config;
 use crate::store::{Missing, Store, StoreError};
@@ -101,12 +101,22 @@ async fn add(tenant: TenantArgs, args: PolicyArgs, missing: Missing) -> anyhow::
              on"
         ));
     }
-    if policy.servers.patterns().is_empty() {
+    if policy.servers.list().is_empty() {
         print_line(format_args!(
             "it may use nothing yet: `trunkline tenant set {id} --servers '*'` gives it all servers"
         ));
+    } else {
+        warn_without_effect(&config, &id, &policy);
     }
     Ok(())
+}
+
+/// Warns of grants and limits that match no configured server.
+fn warn_without_effect(config: &Config, id: &TenantName, policy: &Policy) {
+    let servers: Vec<&str> = config.servers.keys().map(ServerId::as_str).collect();
+    for problem in policy.without_effect(&servers) {
+        print_line(format_args!("warning: tenant `{id}`: {problem}"));
+    }
 }
 
 async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyhow::Result<()> {
@@ -120,8 +130,9 @@ async fn set(tenant: TenantArgs, args: PolicyArgs, removal: RemovalArgs) -> anyh
     let changed = with_store(&config, Missing::Refuse, async |store| {
         store.change_tenant(&actor(), &id, change).await
     });
-    changed.await.map_err(|error| explained(error, &config, &id))?;
+    let policy = changed.await.map_err(|error| explained(error, &config, &id))?;
     print_line(format_args!("changed tenant `{id}`"));
+    warn_without_effect(&config, &id, &policy);
     Ok(())
 }
 
@@ -275,7 +286,7 @@ fn cells(limit: &Limit) -> [String; 3] {
 }
 
 fn servers(policy: &Policy) -> String {
-    joined(policy.servers.patterns())
+    joined(policy.servers.list())
 }
 
 fn joined(items: &[impl ToString]) -> String {

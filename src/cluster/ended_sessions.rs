@@ -3,6 +3,7 @@
 //! later asks the store about the tokens that it meets.
 
 use std::future::pending;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc::error::TrySendError;
@@ -11,7 +12,7 @@ use tokio::time::sleep;
 
 use super::Cluster;
 use crate::common::ids::{SessionId, TenantId};
-use crate::common::tenant_quota::QuotaPermit;
+use crate::common::tenant_quota::{QuotaPermit, TenantQuota};
 use crate::store::{
     EndedCursor, EndedSession, Follower, Outage, RETRY_EVERY, Store, StoreError, Subject,
 };
@@ -19,7 +20,7 @@ use crate::store::{
 /// Ended sessions that may wait for the store.
 pub(super) const UNWRITTEN_MAX: usize = 4096;
 /// The most of one tenant: a quarter is kept for others, however many sessions a tenant ends.
-pub(super) const UNWRITTEN_OF_TENANT_MAX: usize = UNWRITTEN_MAX - UNWRITTEN_MAX / 4;
+const UNWRITTEN_OF_TENANT_MAX: usize = UNWRITTEN_MAX - UNWRITTEN_MAX / 4;
 const BATCH: usize = 1000;
 
 /// A session that ended here and is not in the store yet.
@@ -28,6 +29,11 @@ pub(super) struct UnwrittenEnd {
     /// Fires when the store has it.
     written: oneshot::Sender<()>,
     _permit: QuotaPermit,
+}
+
+/// Returns the places of sessions that wait for the store.
+pub(super) fn unwritten() -> Arc<TenantQuota> {
+    TenantQuota::new(UNWRITTEN_MAX, UNWRITTEN_OF_TENANT_MAX)
 }
 
 impl Cluster {
@@ -154,7 +160,6 @@ impl EndedSessions {
 mod tests {
     use super::*;
     use crate::cluster::testing::replica;
-    use crate::common::tenant_quota::TenantQuota;
 
     #[tokio::test]
     async fn ended_sessions_beyond_the_queue_are_counted() {
@@ -174,11 +179,11 @@ mod tests {
         drop(record());
         assert_eq!(replica.unwritten_lost.load(Ordering::Relaxed), 2);
     }
+
     #[tokio::test]
     async fn a_tenant_that_ends_many_sessions_leaves_room_for_those_of_others() {
         let (ended_here, _waiting) = mpsc::channel(UNWRITTEN_MAX);
-        let unwritten = TenantQuota::new(UNWRITTEN_MAX, UNWRITTEN_OF_TENANT_MAX);
-        let replica = Cluster { ended_here, unwritten, ..replica("a key") };
+        let replica = Cluster { ended_here, unwritten: unwritten(), ..replica("a key") };
         let [a, b] = ["a", "b"].map(TenantId::testing);
         let record = |tenant| replica.record_ended(tenant, SessionId::generate(), 0);
         let _of_a: Vec<_> = (0..UNWRITTEN_MAX).map(|_| record(&a)).collect();

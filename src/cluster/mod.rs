@@ -33,9 +33,7 @@ use crate::common::tenant_quota::{QuotaPermit, TenantQuota};
 use crate::config::Config;
 use crate::store::{Store, StoreError};
 
-use self::ended_sessions::{
-    EndedSessionWriter, UNWRITTEN_MAX, UNWRITTEN_OF_TENANT_MAX, UnwrittenEnd,
-};
+use self::ended_sessions::{EndedSessionWriter, UNWRITTEN_MAX, UnwrittenEnd};
 use self::peer_request::RefusalLog;
 use self::proof::UsedProofs;
 
@@ -130,7 +128,7 @@ impl Cluster {
             others: ArcSwap::default(),
             count,
             ended_here,
-            unwritten: TenantQuota::new(UNWRITTEN_MAX, UNWRITTEN_OF_TENANT_MAX),
+            unwritten: ended_sessions::unwritten(),
             unwritten_lost: AtomicU64::new(0),
             refusals: RefusalLog::default(),
             used_proofs: UsedProofs::new(proof::ACCEPTED_FOR),

@@ -155,11 +155,29 @@ impl BytePermit {
         ByteBudget::new(0, 0).tenant().take_beyond(0)
     }
 
+    /// Returns whether the bytes count among those of this account.
+    pub fn is_in(&self, account: &Arc<TenantBytes>) -> bool {
+        Arc::ptr_eq(&self.tenant, account)
+    }
+
     /// Counts `bytes` more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         self.tenant.add(bytes, self.bytes.saturating_add(bytes))?;
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// Counts so many bytes from now on.
+    pub fn resize(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        match self.bytes.checked_sub(bytes) {
+            None => self.grow(bytes - self.bytes),
+            Some(less) => {
+                self.tenant.held.fetch_sub(less, Ordering::Relaxed);
+                self.tenant.all.held.fetch_sub(less, Ordering::Relaxed);
+                self.bytes = bytes;
+                Ok(())
+            }
+        }
     }
 }
 

@@ -13,6 +13,10 @@ const TENANT_ID_LEN_MAX: usize = 64;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(Arc<str>);
 
+/// Names a toolset of the configuration.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ToolsetId(Arc<str>);
+
 /// A tenant's name, as operators write it. A name outlives its tenant: whoever gets the name next
 /// is somebody else. Maps that outlive a tenant have [`TenantId`] as their key.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +62,16 @@ impl ServerId {
         }
         let (text, extra) = (text.to_owned(), ", without `__`, not ending in `_`");
         Err(InvalidId { kind: "server", text, len_max: SERVER_ID_LEN_MAX, extra })
+    }
+}
+
+impl ToolsetId {
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        if is_plain_name(text, SERVER_ID_LEN_MAX) {
+            return Ok(Self(text.into()));
+        }
+        let text = text.to_owned();
+        Err(InvalidId { kind: "toolset", text, len_max: SERVER_ID_LEN_MAX, extra: "" })
     }
 }
 
@@ -198,6 +212,7 @@ pub(super) use formatted;
 formatted!(CallId, id => id.0.simple());
 formatted!(SessionId, id => id.0.simple());
 formatted!(ServerId, id => id.0);
+formatted!(ToolsetId, id => id.0);
 formatted!(TenantName, id => id.0);
 formatted!(TenantGeneration, id => format_args!("{:016x}", id.0));
 formatted!(TenantId, id => id.name);
@@ -220,6 +235,7 @@ macro_rules! text_id {
 }
 
 text_id!(ServerId);
+text_id!(ToolsetId);
 text_id!(TenantName);
 
 #[cfg(test)]

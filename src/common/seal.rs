@@ -46,6 +46,8 @@ pub enum Purpose {
     KeptCall = 6,
     /// The keys that callbacks are signed with.
     CallbackSecret = 7,
+    /// The session of a live page.
+    PageSession = 8,
 }
 
 impl Sealer {

@@ -49,12 +49,12 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Settings beside servers and tenants that change while the gateway runs.
+/// Settings beside servers, toolsets and tenants that change while the gateway runs.
 pub(super) const RELOADED: [&str; 3] = ["drain_delay", "drain_timeout", "auth.anonymous_tenant"];
 
 impl Config {
-    /// Returns the settings that differ in `new`, beside servers and tenants: those that change at
-    /// once, and those that need a restart.
+    /// Returns the settings that differ in `new`, beside servers, toolsets and tenants: those that
+    /// change at once, and those that need a restart.
     pub fn changed_settings(&self, new: &Self) -> (Vec<String>, Vec<String>) {
         let tables = [
             ("auth", self.auth.changed(&new.auth)),
@@ -63,9 +63,12 @@ impl Config {
             ("calls", self.calls.changed(&new.calls)),
             ("batch", self.batch.changed(&new.batch)),
             ("log", self.log.changed(&new.log)),
+            // Shown as changes of the servers.
+            ("defaults", vec![]),
             ("secrets", self.secrets.changed(&new.secrets)),
             ("tenants", vec![]),
             ("servers", vec![]),
+            ("toolsets", vec![]),
         ];
         let mut keys: Vec<_> = self.changed(new).into_iter().map(str::to_owned).collect();
         keys.retain(|key| tables.iter().all(|(table, _)| table != key));
@@ -84,7 +87,9 @@ impl Config {
             auth: Auth { anonymous_tenant, ..self.auth.clone() },
             tenants: new.tenants,
             servers: new.servers,
+            toolsets: new.toolsets,
             warnings: new.warnings,
+            left_out: new.left_out,
             ..self.clone()
         }
     }

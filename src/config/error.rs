@@ -43,6 +43,86 @@ pub enum ConfigError {
         /// Of the secret.
         name: String,
     },
+    /// More than one mistake, in the order of their places.
+    #[error("{}", in_lines(.0))]
+    Several(Vec<Self>),
+}
+
+/// Mistakes that are told; further ones are counted.
+const TOLD_MAX: usize = 20;
+
+fn in_lines(mistakes: &[ConfigError]) -> String {
+    let mut text = format!("{} mistakes", mistakes.len());
+    for mistake in mistakes.iter().take(TOLD_MAX) {
+        text += &format!("\n  {mistake}");
+    }
+    if let Some(more) = mistakes.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
+        text += &format!("\n  and {more} more");
+    }
+    text
+}
+
+/// Collects mistakes, so that one run tells all of them.
+#[derive(Default)]
+pub(super) struct Mistakes(Vec<ConfigError>);
+
+impl Mistakes {
+    pub(super) fn add(&mut self, error: ConfigError) {
+        match error {
+            ConfigError::Several(errors) => self.0.extend(errors),
+            error => self.0.push(error),
+        }
+    }
+
+    /// Returns the value of what has succeeded, and keeps the mistake of what has not.
+    pub(super) fn take<T>(&mut self, outcome: Result<T, ConfigError>) -> Option<T> {
+        outcome.map_err(|error| self.add(error)).ok()
+    }
+
+    /// Returns the mistakes, if there are any.
+    pub(super) fn check(self) -> Result<(), ConfigError> {
+        let mut errors = self.0;
+        errors.sort_by_cached_key(|error| match error.place() {
+            Some(Place::File { path, line }) => (path.to_string(), *line),
+            _ => (String::new(), 0),
+        });
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(ConfigError::Several(errors)),
+        }
+    }
+
+    /// Returns the value if there are no mistakes.
+    pub(super) fn or<T>(self, value: Option<T>) -> Result<T, ConfigError> {
+        self.check()?;
+        Ok(value.expect("what is missing is a mistake"))
+    }
+}
+
+impl ConfigError {
+    fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Invalid { place, .. } => Some(place),
+            _ => None,
+        }
+    }
+
+    /// Returns whether all of it is about one file.
+    pub(super) fn is_of_file(&self, path: &str) -> bool {
+        match self {
+            Self::Several(errors) => errors.iter().all(|error| error.is_of_file(path)),
+            error => matches!(error.place(), Some(Place::File { path: of, .. }) if **of == *path),
+        }
+    }
+
+    /// Returns the mistakes, each in words.
+    pub(super) fn in_words(&self) -> Vec<String> {
+        match self {
+            Self::Several(errors) => errors.iter().map(ToString::to_string).collect(),
+            error => vec![error.to_string()],
+        }
+    }
 }
 
 /// The place of a setting.

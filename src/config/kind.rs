@@ -14,7 +14,7 @@ use super::Sources;
 use super::section::Section;
 use super::tree::{Node, Value};
 use crate::common::ids::TenantName;
-use crate::common::policy::{CallbackHost, Pattern, Rate};
+use crate::common::policy::{CallbackHost, Grant, Pattern, Rate};
 
 /// Longer waits are probably mistakes.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -126,6 +126,11 @@ pub(super) const TENANT: Kind = of::<TenantName>(
 pub(super) const PATTERNS: Kind = list_of::<Pattern>(
     "a list of servers, such as `search`, or tools, such as `search/query`; \
      `*` stands for any characters",
+);
+
+pub(super) const GRANTS: Kind = list_of::<Grant>(
+    "a list of servers, such as `search`, tools, such as `search/query`, or toolsets, such as \
+     `toolset:research`; `*` stands for any characters",
 );
 
 pub(super) const NETWORKS: Kind =

@@ -4,11 +4,13 @@
 //! command line. Each overrides the one before; a setting in none of them has its default.
 //!
 //! - `tree`, `variables`, `mcp_file`: the layers, merged into a tree that knows every value's place
+//! - `quotes`: explains the most frequent mistake in TOML
 //! - `section`, `kind`: how settings are declared, each with its sentence, default and check
-//! - `settings`, `server`, `tenants`, `oauth`: the declared settings
+//! - `settings`, `server`, `tenants`, `toolsets`, `oauth`: the declared settings
 //! - `reader`, `servers`: from the tree to the declared types, by serde
 //! - `secret`: texts that must not be printed, and `${…}`
 //! - `store_place`: where the store's file is
+//! - `otel`: the standard variables of OpenTelemetry
 //! - `difference`: changes between two configurations
 //! - `reference`: the page that lists every setting
 
@@ -17,6 +19,8 @@ mod error;
 mod kind;
 mod mcp_file;
 mod oauth;
+mod otel;
+mod quotes;
 mod reader;
 mod reference;
 mod secret;
@@ -28,6 +32,7 @@ mod store_place;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod toolsets;
 mod tree;
 mod variables;
 mod web;
@@ -41,6 +46,8 @@ use std::path::{Path, PathBuf};
 use reqwest::Url;
 use serde::{Deserialize, Deserializer, de};
 
+use self::error::Mistakes;
+use self::mcp_file::ClientServers;
 use self::tree::{Node, Table, Value};
 use crate::common::ids::TenantName;
 
@@ -48,18 +55,21 @@ pub use crate::common::secret::Secret;
 pub use difference::Difference;
 pub use error::{ConfigError, Place};
 pub use kind::duration;
-pub use oauth::OAuth;
+pub use mcp_file::{Found, FoundServer, LeftOut, LeftOutReason, servers_of_client};
+pub use oauth::{OAuth, UpstreamOAuth};
+pub use otel::{Batching, Otel, OtlpTarget, Sampling};
 pub use reference::reference;
 pub use secret::{MissingSecret, Secrets, Template};
 pub use server::{
-    ChildLimits, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start, Transport,
-    Upstream,
+    ChildLimits, EraChoice, Program, Recycle, Retry, Sandbox, ServerConfig, Sharing, Start,
+    Transport, Upstream, UrlTransport,
 };
 pub use settings::{
-    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, LogConfig, LoggedCalls, Replicas,
-    SecretKeys, StoreConfig, Synchronous,
+    Auth, BatchConfig, CallsConfig, Config, Defaults, LimitsConfig, LogConfig, LoggedCalls,
+    Replicas, SecretKeys, StoreConfig, Synchronous,
 };
 pub use store_place::StateDir;
+pub use toolsets::{ArgumentOverride, ResultOverride, ToolOverride, ToolsetConfig};
 pub use web::{Host, WebOrigin};
 
 /// The configuration without a file. A file decides alone who may call and which servers there are.
@@ -105,11 +115,11 @@ impl Sources {
 /// Reads and checks a configuration.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     let (mut settings, file) = file(sources)?;
-    let mut warnings = Vec::new();
+    let mut clients = ClientServers::default();
     if let Some(path) = &sources.mcp_file {
         let text = read_file(path, sources)?;
-        let path = path.to_string_lossy().into();
-        mcp_file::add_servers(&mut settings, &path, &text, &mut warnings)?;
+        clients = mcp_file::read(path, &text, sources)?;
+        clients.add_to(&mut settings);
     }
     variables::overlay(&mut settings, &sources.env)?;
     if let Some(listen) = &sources.listen {
@@ -117,12 +127,19 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         settings.insert("listen".to_owned(), listen);
     }
     let base = store_place::base(&mut settings, file.as_deref(), sources);
-    let config = settings::config(settings, sources)?;
+    let config = settings::config(settings, sources, &mut clients)?;
+    let mut warnings = clients.warnings;
+    for server in &clients.left_out {
+        if let LeftOutReason::Invalid(mistake) = &server.reason {
+            warnings.push(format!("server `{}` is left out: {mistake}", server.id));
+        }
+    }
     warnings.extend(config.warnings);
     let store = store_place::place(config.store, base, sources);
     let origin = file.map(|file| file.display().to_string());
     let origin = origin.unwrap_or_else(|| Place::BuiltIn.to_string());
-    Ok(Config { origin, store, warnings, ..config })
+    let otel = otel::read(&sources.env, &mut warnings);
+    Ok(Config { origin, store, otel, warnings, left_out: clients.left_out, ..config })
 }
 
 /// Reads the settings of the file, if there is one, and returns its full path with them.
@@ -158,7 +175,10 @@ fn named<K: Ord, V, E: fmt::Display>(
         let id = parse(&name).map_err(|error| node.place.error(error.to_string()))?;
         Ok((id, read(&format!("{path}.{name}"), node)?))
     };
-    table.into_iter().map(entry).collect()
+    let mut mistakes = Mistakes::default();
+    let read: Vec<_> = table.into_iter().filter_map(|named| mistakes.take(entry(named))).collect();
+    mistakes.check()?;
+    Ok(read.into_iter().collect())
 }
 
 /// Reads a URL, for `deserialize_with`.

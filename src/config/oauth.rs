@@ -1,11 +1,15 @@
-//! `[auth.oauth]`: the identity provider whose tokens are accepted.
+//! `[auth.oauth]`: the identity provider whose tokens are accepted; `[servers.*.oauth]`: how the
+//! gateway gets access tokens for a server.
 
+use ipnet::IpNet;
 use reqwest::Url;
 
-use super::kind::{Kind, checked};
+use super::kind::{self, Kind, checked};
+use super::secret::PRIVATE_TEXT;
 use super::section::section;
-use super::url;
+use super::server::URL;
 use super::web::Host;
+use super::{Secret, url};
 
 /// Longer than the name of any real claim.
 const CLAIM_LEN_MAX: usize = 256;
@@ -75,4 +79,77 @@ fn claim(text: &str) -> Option<String> {
         true => text.to_owned(),
         false => format!("/{}", text.replace('~', "~0").replace('/', "~1")),
     })
+}
+
+section! {
+    /// The gateway gets access tokens for a server by OAuth, with credentials of its own (client
+    /// credentials), and sends them as `Authorization: Bearer`. All tenants share them.
+    pub struct UpstreamOAuth in "servers.NAME.oauth" {
+        /// Id under which the authorization server knows the gateway.
+        client_id: String, kind::TEXT;
+        /// Secret of the gateway, perhaps `${NAME}` or `${file:/path}`. Unset: `private_key`.
+        client_secret: Option<Secret>, PRIVATE_TEXT;
+        /// Private key of the gateway, which signs its requests (`private_key_jwt`): PKCS #8 in
+        /// PEM, of P-256, Ed25519 or RSA. Unset: `client_secret`.
+        private_key: Option<Secret>, PRIVATE_TEXT;
+        /// Name (`kid`) of `private_key`. Unset: none.
+        key_id: Option<String>, kind::TEXT;
+        /// Authorization server. Unset: the one that the server's metadata name (RFC 9728).
+        #[serde(default, deserialize_with = "optional_url")]
+        issuer: Option<Url>, URL;
+        /// Address of its token endpoint. Unset: that of its metadata (RFC 8414).
+        #[serde(default, deserialize_with = "optional_url")]
+        token_url: Option<Url>, URL;
+        /// Scopes to ask for. The server may ask for more of them with a 401 or 403.
+        scopes: Vec<String> = [], SCOPES;
+        /// Resource that the tokens are for (RFC 8707). Unset: the server's `url`.
+        resource: Option<String>, kind::TEXT;
+        /// Networks that addresses found in metadata may lead to although they are not public,
+        /// such as `["10.1.0.0/16"]`. Addresses in the configuration may lead anywhere.
+        networks: Vec<IpNet> = [], kind::NETWORKS;
+    }
+}
+
+/// The longest scope, and the most of them.
+const SCOPE_LEN_MAX: usize = 256;
+const SCOPES_MAX: usize = 32;
+
+const SCOPES: Kind =
+    Kind::Value("a list of at most 32 scopes, such as [\"mcp:read\"]", |node, _| {
+        let scope = |item: &super::tree::Node| match item.text() {
+            Some(text) if is_scope(text) => Ok(text.into()),
+            _ => Err(format!("is {}", item.show())),
+        };
+        match kind::list(node, scope)? {
+            serde_json::Value::Array(scopes) if scopes.len() > SCOPES_MAX => {
+                Err(format!("it has {}", scopes.len()))
+            }
+            scopes => Ok(scopes),
+        }
+    });
+
+/// Returns whether a text is one scope (RFC 6749).
+fn is_scope(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+    (1..=SCOPE_LEN_MAX).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+fn optional_url<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Url>, D::Error> {
+    url(deserializer).map(Some)
+}
+
+impl UpstreamOAuth {
+    /// Returns the contradiction between settings, if there is one.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        match (&self.client_secret, &self.private_key) {
+            (None, None) => Some("needs `client_secret` or `private_key`"),
+            (Some(_), Some(_)) => Some("has both `client_secret` and `private_key`: give one"),
+            _ if self.key_id.is_some() && self.private_key.is_none() => {
+                Some("has a `key_id` without `private_key`")
+            }
+            _ => None,
+        }
+    }
 }

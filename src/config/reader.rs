@@ -4,10 +4,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
 use super::Sources;
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, Mistakes, Place};
 use super::kind::{Kind, it_is};
+use super::reference::SECTIONS;
 use super::section::{Section, Settings};
 use super::tree::{Node, Table, Value};
+use crate::common::suggest::closest;
 
 /// Reads a section. `path` is empty at the top.
 pub(super) fn read<T: Settings + DeserializeOwned>(
@@ -22,13 +24,27 @@ pub(super) fn read<T: Settings + DeserializeOwned>(
     serde_json::from_value(checked).map_err(wrong)
 }
 
-/// Refuses a table with other keys than these.
-pub(super) fn refuse_unknown(path: &str, table: &Table, keys: &[&str]) -> Result<(), ConfigError> {
-    let Some((key, node)) = table.iter().find(|(key, _)| !keys.contains(&key.as_str())) else {
-        return Ok(());
-    };
-    let (path, keys) = (join(path, key), keys.join("`, `"));
-    Err(node.place.error(format!("unknown key `{path}`, expected one of `{keys}`")))
+/// Refuses the keys of a table that are none of these.
+pub(super) fn refuse_unknown(path: &str, table: &Table, keys: &[&str]) -> Mistakes {
+    let mut mistakes = Mistakes::default();
+    for (key, node) in table.iter().filter(|(key, _)| !keys.contains(&key.as_str())) {
+        let path = join(path, key);
+        mistakes.add(node.place.error(match closest(key, keys.iter().copied()) {
+            Some(meant) => format!("unknown key `{path}`; did you mean `{meant}`?"),
+            None => match section_of(key) {
+                Some(header) => format!("unknown key `{path}`: `{key}` belongs under `[{header}]`"),
+                None => format!("unknown key `{path}`, expected one of `{}`", keys.join("`, `")),
+            },
+        }));
+    }
+    mistakes
+}
+
+/// Returns the section of the configuration that alone has a key.
+fn section_of(key: &str) -> Option<&'static str> {
+    let mut with_it = SECTIONS.iter().filter(|section| section.keys().any(|it| it == key));
+    let header = with_it.next()?.header.split(" with ").next()?;
+    with_it.next().is_none().then_some(header).filter(|header| !header.is_empty())
 }
 
 /// Checks a section, and returns the values as serde reads them.
@@ -39,7 +55,7 @@ pub(super) fn section(
     sources: &Sources,
 ) -> Result<Json, ConfigError> {
     let (place, mut table) = node.into_table(path)?;
-    refuse_unknown(path, &table, &section.keys().collect::<Vec<_>>())?;
+    let mut mistakes = refuse_unknown(path, &table, &section.keys().collect::<Vec<_>>());
     let mut values = serde_json::Map::new();
     for setting in section.settings {
         let path = join(path, setting.key);
@@ -52,11 +68,15 @@ pub(super) fn section(
             (None, None) if setting.is_optional() => continue,
             (None, None) => {
                 let allowed = setting.kind.allowed();
-                return Err(place.error(format!("`{path}` is missing: it must be {allowed}")));
+                let problem = format!("`{path}` is missing: it must be {allowed}");
+                mistakes.add(place.error(problem));
+                continue;
             }
         };
-        values.insert(setting.key.to_owned(), value(&path, node, &setting.kind, sources)?);
+        let value = mistakes.take(value(&path, node, &setting.kind, sources));
+        values.extend(value.map(|value| (setting.key.to_owned(), value)));
     }
+    mistakes.check()?;
     Ok(values.into())
 }
 
@@ -82,7 +102,11 @@ pub(super) fn value(
                 Ok((name(&key).map_err(wrong)?, value(&path, node, entry, sources)?))
             };
             let (_, table) = node.into_table(path)?;
-            return table.into_iter().map(read).collect();
+            let mut mistakes = Mistakes::default();
+            let read: Vec<_> =
+                table.into_iter().filter_map(|entry| mistakes.take(read(entry))).collect();
+            mistakes.check()?;
+            return Ok(read.into_iter().collect());
         }
     };
     checked.map_err(|what| place.error(format!("`{path}` must be {}, and {what}", kind.allowed())))

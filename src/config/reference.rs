@@ -1,14 +1,15 @@
 //! Renders the reference page: every setting with its default, what is allowed, and its sentence.
 
 use super::difference::RELOADED;
-use super::oauth::OAuth;
+use super::oauth::{OAuth, UpstreamOAuth};
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
 use super::settings::{
-    Auth, BatchConfig, CallsConfig, Config, LimitsConfig, LogConfig, Replicas, SecretKeys,
-    StoreConfig,
+    Auth, BatchConfig, CallsConfig, Config, Defaults, LimitsConfig, LogConfig, Replicas,
+    SecretKeys, StoreConfig,
 };
 use super::tenants::{TenantConfig, TenantLimit};
+use super::toolsets::{ArgumentOverride, ResultOverride, ToolOverride, ToolsetConfig};
 
 /// Every section, in the order of the page.
 pub(super) static SECTIONS: &[Section] = &[
@@ -21,6 +22,7 @@ pub(super) static SECTIONS: &[Section] = &[
     CallsConfig::SECTION,
     BatchConfig::SECTION,
     LogConfig::SECTION,
+    Defaults::SECTION,
     SecretKeys::SECTION,
     TenantConfig::SECTION,
     TenantLimit::SECTION,
@@ -29,7 +31,12 @@ pub(super) static SECTIONS: &[Section] = &[
     ChildLimits::SECTION,
     Sandbox::SECTION,
     Upstream::SECTION,
+    UpstreamOAuth::SECTION,
     Recycle::SECTION,
+    ToolsetConfig::SECTION,
+    ToolOverride::SECTION,
+    ArgumentOverride::SECTION,
+    ResultOverride::SECTION,
 ];
 
 const INTRODUCTION: &str = r#"# Configuration
@@ -54,8 +61,8 @@ Without a file, the configuration is:
 /// Returns the page in Markdown.
 pub fn reference() -> String {
     let mut page = format!(
-        "{INTRODUCTION}```toml\n{}```\n\nChanges of tenants, servers and these settings take \
-         effect while Trunkline runs:\n`{}`. All others need a restart.\n",
+        "{INTRODUCTION}```toml\n{}```\n\nChanges of tenants, servers, toolsets and these settings \
+         take effect while Trunkline runs:\n`{}`. All others need a restart.\n",
         super::WITHOUT_FILE,
         RELOADED.join("`, `")
     );

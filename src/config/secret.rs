@@ -90,6 +90,18 @@ pub(super) const KEYS: Kind = Kind::Value(
     },
 );
 
+/// A text that is not shown, of any length.
+pub(super) const PRIVATE_TEXT: Kind = Kind::Value(
+    "a text that is not empty, perhaps `${NAME}` or `${file:/path}`",
+    |node, sources| {
+        let text = node.text_or_kind().and_then(|text| expand(text, sources));
+        match text.map_err(|what| format!("it {what}"))?.expose() {
+            "" => Err("it is empty".to_owned()),
+            text => Ok(text.into()),
+        }
+    },
+);
+
 pub(super) const STORE_URL: Kind = Kind::Value(
     "a URL such as \"sqlite://trunkline.db\" or \"postgres://user:password@host/database\"",
     |node, sources| url(&node, sources, &["sqlite:", "postgres:", "postgresql:"]),
@@ -144,7 +156,7 @@ fn url(node: &Node, sources: &Sources, schemes: &[&str]) -> Result<Json, String>
 /// Replaces `${NAME}` and `${file:/path}`; `$${` is a plain `${`.
 ///
 /// An error is a verb and its object, without any part of the text but the name of a reference.
-fn expand(text: &str, sources: &Sources) -> Result<Secret, String> {
+pub(super) fn expand(text: &str, sources: &Sources) -> Result<Secret, String> {
     template(text, sources)?.fill(&Secrets::new()).map_err(|MissingSecret(name)| {
         format!("refers to the tenants' secret `{name}`, which only `env` and `headers` can")
     })
@@ -208,7 +220,7 @@ fn resolve(reference: &str, sources: &Sources) -> Result<String, String> {
         })
 }
 
-fn is_variable_name(text: &str) -> bool {
+pub(super) fn is_variable_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }

@@ -51,6 +51,14 @@ pub(super) trait Settings {
     fn changed(&self, other: &Self) -> Vec<&'static str>;
 }
 
+/// Returns the key of a field whose name is a word of Rust: `r#override`.
+pub(super) const fn key_of(field: &'static str) -> &'static str {
+    match field.as_bytes() {
+        [b'r', b'#', ..] => field.split_at(2).1,
+        _ => field,
+    }
+}
+
 /// Declares a struct that serde reads. Fields after `with` are not settings.
 macro_rules! section {
     (@default) => { None };
@@ -79,7 +87,7 @@ macro_rules! section {
                 header: $header,
                 about: &[$($about),+],
                 settings: &[$($crate::config::section::Setting {
-                    key: stringify!($key),
+                    key: $crate::config::section::key_of(stringify!($key)),
                     sentences: &[$($sentence),+],
                     rust_type: stringify!($Type),
                     default: section!(@default $($default)?),

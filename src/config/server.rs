@@ -13,7 +13,7 @@ use super::secret::{HEADER, TEMPLATE};
 use super::section::section;
 use super::tree::Node;
 use super::web::HOSTS;
-use super::{Host, Place, Sources, Template, reader, url};
+use super::{Host, Place, Sources, Template, UpstreamOAuth, reader, url};
 use crate::common::policy::Rate;
 
 /// The longest deadline that a caller may name, unless the operator says otherwise.
@@ -52,6 +52,9 @@ section! {
         /// Calls that each replica may send to the server, over all tenants and instances, per s,
         /// min or h. Unset: no limit.
         rate: Option<Rate>, kind::RATE;
+        /// Era of MCP to speak with a server that speaks both. `"auto"`: the modern one, and the
+        /// legacy one for a session's own instance. Clients of either era are served in any case.
+        era: EraChoice = "auto", ERA;
         /// Callers that share an instance. `"shared"`: all. `"tenant"`: those of one tenant.
         /// `"session"`: one MCP session.
         sharing: Sharing = "shared", SHARING;
@@ -88,7 +91,8 @@ section! {
         /// received. `"safe"`: also calls of tools annotated as read-only or idempotent, at most
         /// one call in ten.
         retry: Retry = "never", RETRY;
-        /// With `retry = "safe"`: deadline of one attempt. Unset: a third of the call's time.
+        /// With `retry = "safe"`: time of one attempt, then another is made. Unset: all that the
+        /// call has.
         attempt_timeout: Option<Duration>, kind::DURATION;
         /// Whether arguments are checked against the tool's `inputSchema` before a call is sent.
         validate: bool = false, kind::FLAG;
@@ -108,7 +112,7 @@ section! {
 pub enum Transport {
     /// A program on this machine, over its standard input and output.
     Stdio(Program),
-    /// Streamable HTTP.
+    /// A URL.
     Http(Upstream),
 }
 
@@ -172,11 +176,14 @@ section! {
 }
 
 section! {
-    /// A server over Streamable HTTP.
+    /// A server over HTTP.
     pub struct Upstream in "servers.NAME with a `url`" {
         /// Address of the server.
         #[serde(deserialize_with = "url")]
         url: Url, URL;
+        /// Transport of the server: `"http"` is Streamable HTTP, `"sse"` the older HTTP+SSE.
+        /// `"auto"`: Streamable HTTP, or the older one if the server refuses that.
+        transport: UrlTransport = "auto", URL_TRANSPORT;
         /// Headers of every request, such as `Authorization = "Bearer ${TOKEN}"`. Values may have
         /// references as in `env`.
         headers: BTreeMap<String, Template> = {}, HEADERS;
@@ -185,6 +192,8 @@ section! {
         /// Hosts other than that of the `url` that redirects may lead to. Redirects to any other
         /// host are refused.
         redirect_hosts: Vec<Host> = [], HOSTS;
+        /// Access tokens that the gateway gets for the server. Unset: none.
+        oauth: Option<Box<UpstreamOAuth>>, Kind::Section(&UpstreamOAuth::SECTION);
     }
 }
 
@@ -203,6 +212,19 @@ section! {
     }
 }
 
+/// A transport of MCP over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UrlTransport {
+    Auto,
+    /// Streamable HTTP.
+    Http,
+    /// HTTP+SSE, of 2024-11-05.
+    Sse,
+}
+
+const URL_TRANSPORT: Kind = kind::of::<UrlTransport>("\"auto\", \"http\" or \"sse\"");
+
 /// Callers that share an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -213,6 +235,18 @@ pub enum Sharing {
 }
 
 const SHARING: Kind = kind::of::<Sharing>("\"shared\", \"tenant\" or \"session\"");
+
+/// The era of MCP that a server is spoken to in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EraChoice {
+    /// The first that works.
+    Auto,
+    Modern,
+    Legacy,
+}
+
+const ERA: Kind = kind::of::<EraChoice>("\"auto\", \"modern\" or \"legacy\"");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -238,7 +272,7 @@ pub enum Retry {
 const RETRY: Kind = kind::of::<Retry>("\"never\" or \"safe\"");
 
 /// An address that the operator chose. Errors do not show it: its query may hold a key.
-const URL: Kind = Kind::Value(
+pub(super) const URL: Kind = Kind::Value(
     "a URL with http or https, such as \"http://127.0.0.1:9000/mcp\", without a user name \
      (credentials go into `headers`)",
     |node, _| {

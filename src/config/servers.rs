@@ -3,17 +3,37 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Mistakes};
+use super::mcp_file::ClientServers;
 use super::section::Settings;
 use super::tree::Node;
 use super::{Program, ServerConfig, Sharing, Sources, Template, Transport, Upstream, reader};
 use crate::common::ids::ServerId;
 
+/// Reads all servers. A mistake in the file of an MCP client leaves out its server alone.
 pub(super) fn servers(
     node: Node,
     sources: &Sources,
+    clients: &mut ClientServers,
 ) -> Result<BTreeMap<ServerId, ServerConfig>, ConfigError> {
-    super::named("servers", node, ServerId::parse, |path, node| server(path, node, sources))
+    let (_, table) = node.into_table("servers")?;
+    let (mut servers, mut mistakes) = (BTreeMap::new(), Mistakes::default());
+    for (name, node) in table {
+        let id = match ServerId::parse(&name) {
+            Ok(id) => id,
+            Err(error) => {
+                mistakes.add(node.place.error(error.to_string()));
+                continue;
+            }
+        };
+        match server(&format!("servers.{name}"), node, sources) {
+            Ok(server) => drop(servers.insert(id, server)),
+            Err(error) if error.is_of_file(&clients.path) => clients.leave_out(id, error),
+            Err(error) => mistakes.add(error),
+        }
+    }
+    mistakes.check()?;
+    Ok(servers)
 }
 
 fn server(path: &str, node: Node, sources: &Sources) -> Result<ServerConfig, ConfigError> {
@@ -32,21 +52,26 @@ fn server(path: &str, node: Node, sources: &Sources) -> Result<ServerConfig, Con
         return Err(node.place.error(problem));
     }
     let keys: Vec<_> = own.keys().chain(ServerConfig::SECTION.keys()).collect();
-    reader::refuse_unknown(path, &table, &keys)?;
+    let mut mistakes = reader::refuse_unknown(path, &table, &keys);
+    table.retain(|key, _| keys.contains(&key.as_str()));
     let own = own.keys().filter_map(|key| table.remove_entry(key)).collect();
     let own = Node::table(own, place.clone());
     let transport = if has_url {
-        Transport::Http(reader::read(path, own, sources)?)
+        reader::read(path, own, sources).map(Transport::Http)
     } else {
-        let mut program: Program = reader::read(path, own, sources)?;
-        // "trunkline" must be found even if it is not on the PATH.
-        if program.command.as_os_str() == "trunkline" {
-            program.command = sources.own_program.clone();
-        }
-        Transport::Stdio(program)
+        reader::read(path, own, sources).map(|mut program: Program| {
+            // "trunkline" must be found even if it is not on the PATH.
+            if program.command.as_os_str() == "trunkline" {
+                program.command = sources.own_program.clone();
+            }
+            Transport::Stdio(program)
+        })
     };
+    let transport = mistakes.take(transport);
     let sharing_is_explicit = table.contains_key("sharing");
-    let server = reader::read(path, Node::table(table, place.clone()), sources)?;
+    let server = reader::read(path, Node::table(table, place.clone()), sources);
+    let server: Option<ServerConfig> = mistakes.take(server);
+    let (transport, server) = mistakes.or(transport.zip(server))?;
     let server = ServerConfig { transport, sharing_is_explicit, ..server };
     match contradiction(&server) {
         Some(problem) => Err(place.error(format!("`{path}` {problem}"))),
@@ -64,6 +89,16 @@ fn contradiction(server: &ServerConfig) -> Option<String> {
             "refers to the tenants' secret `{name}`, and tenants share it: \
              set `sharing = \"tenant\"`"
         ));
+    }
+    if let Transport::Http(upstream) = &server.transport
+        && let Some(oauth) = &upstream.oauth
+    {
+        if let Some(problem) = oauth.contradiction() {
+            return Some(format!("has an `oauth` that {problem}"));
+        }
+        if upstream.headers.contains_key("authorization") {
+            return Some("has `oauth` and `headers.Authorization`: give one".to_owned());
+        }
     }
     if *exclusive && *instances > 1 {
         return Some(format!(
@@ -110,6 +145,21 @@ pub(super) fn exposed_secrets(
         }
     }
     warnings
+}
+
+/// Gives every program the variables of Trunkline's environment that it does not set itself.
+pub(super) fn pass_env(
+    servers: &mut BTreeMap<ServerId, ServerConfig>,
+    names: &[String],
+    env: &[(String, String)],
+) {
+    let passed: Vec<_> = env.iter().filter(|(name, _)| names.contains(name)).collect();
+    for server in servers.values_mut() {
+        let Transport::Stdio(program) = &mut server.transport else { continue };
+        for (name, value) in &passed {
+            program.env.entry(name.clone()).or_insert_with(|| Template::plain(value));
+        }
+    }
 }
 
 fn program(server: &ServerConfig) -> Option<&Program> {

@@ -8,15 +8,19 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::de::IgnoredAny;
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, Mistakes, Place};
 use super::kind::{self, Kind};
-use super::secret::{CACHE_URL, KEY, KEYS, STORE_URL};
+use super::mcp_file::{ClientServers, LeftOut};
+use super::secret::{CACHE_URL, KEY, KEYS, STORE_URL, is_variable_name};
 use super::section::section;
 use super::store_place::StateDir;
 use super::tree::{Node, Table};
 use super::web::{HOSTS, ORIGINS};
-use super::{Host, OAuth, Secret, ServerConfig, Sources, WebOrigin, reader, servers, tenants};
-use crate::common::ids::{ServerId, TenantName};
+use super::{
+    Host, OAuth, Otel, Secret, ServerConfig, Sources, ToolsetConfig, WebOrigin, reader, servers,
+    tenants, toolsets,
+};
+use crate::common::ids::{ServerId, TenantName, ToolsetId};
 use crate::common::policy::Policy;
 
 section! {
@@ -54,6 +58,9 @@ section! {
         max_body: usize = "1MiB", kind::SIZE;
         /// The largest answer of a server.
         max_response: usize = "16MiB", kind::SIZE;
+        /// Whether clients of MCP 2024-11-05 are served over its transport, HTTP with server-sent
+        /// events: at `GET /sse` all servers together, at `GET /sse/{server}` one.
+        legacy_sse: bool = false, kind::FLAG;
         /// Authentication of callers.
         auth: Auth = {}, Kind::Section(&Auth::SECTION);
         /// The database.
@@ -68,6 +75,8 @@ section! {
         batch: BatchConfig = {}, Kind::Section(&BatchConfig::SECTION);
         /// Logs, beside the gateway's own on standard error.
         log: LogConfig = {}, Kind::Section(&LogConfig::SECTION);
+        /// Settings of all servers.
+        defaults: Defaults = {}, Kind::Section(&Defaults::SECTION);
         /// Keys for the secrets of tenants.
         secrets: SecretKeys = {}, Kind::Section(&SecretKeys::SECTION);
         /// One table per tenant, by its id.
@@ -76,12 +85,19 @@ section! {
         /// One table per server, by its id.
         #[serde(skip)]
         servers: BTreeMap<ServerId, ServerConfig> = {}, TABLES;
+        /// One table per toolset, by its id.
+        #[serde(skip)]
+        toolsets: BTreeMap<ToolsetId, ToolsetConfig> = {}, TABLES;
     }
     with {
         /// Full path of the file that the configuration is from, or `built-in defaults`.
         origin: String,
+        /// From the environment: where traces, metrics and the call log are exported to.
+        otel: Otel,
         /// Settings that are allowed, but probably not meant. To be logged.
         warnings: Vec<String>,
+        /// Servers of an MCP client's file that are not started.
+        left_out: Vec<LeftOut>,
     }
 }
 
@@ -219,6 +235,25 @@ pub enum LoggedCalls {
 const LOGGED_CALLS: Kind = kind::of::<LoggedCalls>("\"off\", \"failures\" or \"all\"");
 
 section! {
+    /// Settings of all servers that are programs, those of MCP clients' files included.
+    pub struct Defaults in "defaults" {
+        /// Variables of Trunkline's environment that every program sees, if they are set, such as
+        /// `["HTTPS_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"]`. A server's own `env` wins.
+        pass_env: Vec<String> = [], VARIABLE_NAMES;
+    }
+}
+
+const VARIABLE_NAMES: Kind = Kind::Value(
+    "a list of names of environment variables, such as [\"HTTPS_PROXY\"]",
+    |node, _| {
+        kind::list(node, |item| match item.text() {
+            Some(name) if is_variable_name(name) => Ok(name.into()),
+            _ => Err(format!("is {}", item.show())),
+        })
+    },
+);
+
+section! {
     /// Encryption of the secrets that tenants store.
     pub struct SecretKeys in "secrets" {
         /// Keys that encrypt tenants' secrets in the store. The first key encrypts and all decrypt.
@@ -229,19 +264,33 @@ section! {
 }
 
 /// Reads and checks the merged settings.
-pub(super) fn config(mut settings: Table, sources: &Sources) -> Result<Config, ConfigError> {
+pub(super) fn config(
+    mut settings: Table,
+    sources: &Sources,
+    clients: &mut ClientServers,
+) -> Result<Config, ConfigError> {
     let auth = settings.get_mut("auth").and_then(Node::table_mut);
     let anonymous = auth.and_then(|auth| auth.get("anonymous_tenant"));
     let is_open_by_default = anonymous.is_some_and(|node| node.place == Place::BuiltIn);
-    let servers = settings.remove("servers").map(|node| servers::servers(node, sources));
+    let tenant_places = tenants::places(&settings);
+    let mut mistakes = Mistakes::default();
+    let servers = settings.remove("servers").map(|node| servers::servers(node, sources, clients));
+    let servers = servers.and_then(|servers| mistakes.take(servers));
     let tenants = settings.remove("tenants").map(|node| tenants::tenants(node, sources));
+    let tenants = tenants.and_then(|tenants| mistakes.take(tenants));
+    let toolsets = settings.remove("toolsets").map(|node| toolsets::toolsets(node, sources));
+    let toolsets = toolsets.and_then(|toolsets| mistakes.take(toolsets));
     // An empty table is as good as none.
     settings
         .retain(|key, node| key != "replicas" || node.table_mut().is_none_or(|it| !it.is_empty()));
     let replicas_place = settings.get("replicas").map(|node| node.place.clone());
-    let mut config: Config = reader::read("", Node::table(settings, Place::BuiltIn), sources)?;
-    config.servers = servers.transpose()?.unwrap_or_default();
-    config.tenants = tenants.transpose()?.unwrap_or_default();
+    let config = reader::read("", Node::table(settings, Place::BuiltIn), sources);
+    let config = mistakes.take(config);
+    let mut config: Config = mistakes.or(config)?;
+    config.servers = servers.unwrap_or_default();
+    servers::pass_env(&mut config.servers, &config.defaults.pass_env, &sources.env);
+    config.tenants = tenants.unwrap_or_default();
+    config.toolsets = toolsets.unwrap_or_default();
 
     let is_local = config.listen.ip().to_canonical().is_loopback();
     if is_open_by_default && !is_local {
@@ -270,7 +319,12 @@ pub(super) fn config(mut settings: Table, sources: &Sources) -> Result<Config, C
     }
     if config.servers.is_empty() {
         config.warnings.push("no servers are configured".to_owned());
+    } else {
+        let warnings = tenants::matching_nothing(&config, &tenant_places);
+        config.warnings.extend(warnings);
     }
     config.warnings.extend(servers::exposed_secrets(&config.servers, &sources.own_program));
+    let of_toolsets = toolsets::warnings(&config.toolsets, &config.servers, &config.tenants);
+    config.warnings.extend(of_toolsets);
     Ok(config)
 }

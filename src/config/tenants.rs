@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Place};
 use super::kind::{self, Kind};
 use super::section::{Settings, section};
-use super::tree::Node;
-use super::{Sources, reader};
-use crate::common::ids::TenantName;
+use super::tree::{Node, Table, Value};
+use super::{Config, Sources, reader};
+use crate::common::ids::{ServerId, TenantName};
 use crate::common::policy::{
     BURST_MAX, CallbackHost, Grants, IN_FLIGHT_MAX, Pattern, Policy, Rate, WEIGHT_MAX,
 };
@@ -24,8 +24,9 @@ section! {
         max_in_flight: u32 = 256, Kind::Count(IN_FLIGHT_MAX);
         /// Share of a busy server, relative to other tenants.
         weight: u32 = 1, Kind::Count(WEIGHT_MAX);
-        /// Servers, or tools of servers, that the tenant may use. `*` stands for any characters.
-        servers: Grants = [], kind::PATTERNS;
+        /// Servers, tools of servers, or toolsets that the tenant may use. `*` stands for any
+        /// characters.
+        servers: Grants = [], kind::GRANTS;
         /// Further limits by pattern, such as `limits."search/query" = { rate = "5/s" }`. One limit
         /// counts all calls that its pattern covers.
         limits: BTreeMap<Pattern, TenantLimit> = {}, LIMITS;
@@ -53,6 +54,29 @@ const LIMITS: Kind = Kind::Table {
     },
     entry: &Kind::Section(&TenantLimit::SECTION),
 };
+
+/// Returns the place of each tenant.
+pub(super) fn places(settings: &Table) -> BTreeMap<String, Place> {
+    match settings.get("tenants").map(|node| &node.value) {
+        Some(Value::Table(tenants)) => {
+            tenants.iter().map(|(name, node)| (name.clone(), node.place.clone())).collect()
+        }
+        _ => BTreeMap::new(),
+    }
+}
+
+/// Warns of tenants, grants and limits that have no effect, since no server is meant.
+pub(super) fn matching_nothing(config: &Config, places: &BTreeMap<String, Place>) -> Vec<String> {
+    let servers: Vec<&str> = config.servers.keys().map(ServerId::as_str).collect();
+    let mut warnings = vec![];
+    for (tenant, policy) in &config.tenants {
+        let place = places.get(tenant.as_str());
+        let place = place.map_or_else(String::new, |place| format!("{place}: "));
+        let problems = policy.without_effect(&servers).into_iter();
+        warnings.extend(problems.map(|problem| format!("{place}tenant `{tenant}`: {problem}")));
+    }
+    warnings
+}
 
 pub(super) fn tenants(
     node: Node,

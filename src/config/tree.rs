@@ -9,7 +9,8 @@ use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, Mistakes, Place};
+use super::quotes;
 
 pub(super) type Table = BTreeMap<String, Node>;
 
@@ -24,7 +25,10 @@ pub(super) struct Node {
 pub(super) enum Value {
     Text(String),
     Integer(i64),
+    Float(f64),
     Flag(bool),
+    /// A number of a JSON file that is no [`Value::Integer`], as it is written.
+    Number(String),
     List(Vec<Node>),
     Table(Table),
     /// A kind of value that no setting has, by name.
@@ -108,12 +112,13 @@ impl Value {
         match self {
             Self::Text(text) => text.as_str().into(),
             Self::Integer(number) => (*number).into(),
+            Self::Float(number) => (*number).into(),
             Self::Flag(flag) => (*flag).into(),
+            Self::Number(_) | Self::Other(_) => Json::Null,
             Self::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
             Self::Table(table) => {
                 table.iter().map(|(key, node)| (key.clone(), node.value.to_json())).collect()
             }
-            Self::Other(_) => Json::Null,
         }
     }
 
@@ -122,7 +127,9 @@ impl Value {
         match self {
             Self::Text(_) => "a text",
             Self::Integer(_) => "an integer",
+            Self::Float(_) => "a number with a point",
             Self::Flag(_) => "a boolean",
+            Self::Number(_) => "a number with a point",
             Self::List(_) => "a list",
             Self::Table(_) => "a table",
             Self::Other(kind) => kind,
@@ -133,14 +140,25 @@ impl Value {
 /// Parses the text of a TOML file.
 pub(super) fn parse_toml(path: &Arc<str>, text: &str) -> Result<Table, ConfigError> {
     let place = |offset| Place::in_file(path, text, offset);
-    match DeTable::parse(text) {
-        Ok(table) => Ok(table_from_toml(table.into_inner(), &place)),
-        // Only the message: the full text of the error quotes the line, which may hold a secret.
-        Err(error) => {
-            let offset = error.span().map_or(text.len(), |span| span.start);
-            Err(place(offset).error(format!("not valid TOML: {}", error.message())))
-        }
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(table_from_toml(table.into_inner(), &place));
     }
+    let mut mistakes = Mistakes::default();
+    let mut last = 0;
+    for error in errors {
+        let offset = error.span().map_or(text.len(), |span| span.start);
+        let line = quotes::line_at(text, offset);
+        // One mistake is told once, although a parser stumbles over it more often.
+        if line.number == last {
+            continue;
+        }
+        last = line.number;
+        // Only the message: the full text of the error quotes the line, which may hold a secret.
+        let problem = quotes::missing(line.text).unwrap_or_else(|| error.message().to_owned());
+        mistakes.add(place(offset).error(format!("not valid TOML: {problem}")));
+    }
+    mistakes.or(None)
 }
 
 /// Parses text that is part of the program.
@@ -175,7 +193,10 @@ fn from_toml(value: DeValue<'_>, place: &dyn Fn(usize) -> Place) -> Value {
             Value::List(items.into_iter().map(item).collect())
         }
         DeValue::Table(table) => Value::Table(table_from_toml(table, place)),
-        DeValue::Float(_) => Value::Other("a number with a point"),
+        DeValue::Float(digits) => match digits.as_str().parse() {
+            Ok(number) => Value::Float(number),
+            Err(_) => Value::Other("a number with a point"),
+        },
         DeValue::Datetime(_) => Value::Other("a date or time"),
     }
 }

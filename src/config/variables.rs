@@ -1,6 +1,6 @@
 //! Settings from the environment: `TRUNKLINE_SECTION__KEY` overrides the files.
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, Mistakes, Place};
 use super::tree::{Node, Table, Value};
 
 const PREFIX: &str = "TRUNKLINE_";
@@ -16,12 +16,14 @@ pub(super) fn overlay(settings: &mut Table, env: &[(String, String)]) -> Result<
         .collect();
     // A whole table comes before the keys below it.
     variables.sort();
+    let mut mistakes = Mistakes::default();
     for (path, name, value) in variables {
         let place = Place::Variable(name.as_str().into());
-        let keys = keys(settings, path, &place)?;
-        set(settings, &keys, Node::new(Value::Text(value.clone()), place))?;
+        if let Some(keys) = mistakes.take(keys(settings, path, &place)) {
+            mistakes.take(set(settings, &keys, Node::new(Value::Text(value.clone()), place)));
+        }
     }
-    Ok(())
+    mistakes.check()
 }
 
 /// Recognises variables that Kubernetes sets beside a service named `trunkline`, such as

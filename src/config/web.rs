@@ -68,19 +68,31 @@ impl WebOrigin {
         let (scheme, host) = text.split_once("://")?;
         let mut host = Host::parse(host)?;
         let scheme = scheme.to_ascii_lowercase();
-        let implied = match scheme.as_str() {
-            "" => return None,
-            "http" => Some(80),
-            "https" => Some(443),
-            _ => None,
-        };
+        if scheme.is_empty() {
+            return None;
+        }
+        let implied = implied_port(&scheme);
         host.port = host.port.filter(|port| Some(*port) != implied);
         Some(Self { scheme, host })
+    }
+
+    /// Returns whether the page is from this host, of whichever scheme.
+    pub fn is_of(&self, host: &Host) -> bool {
+        let port = host.port.filter(|port| Some(*port) != implied_port(&self.scheme));
+        self.host.name == host.name && self.host.port == port
     }
 
     /// Returns whether the page is from this machine.
     pub fn is_loopback(&self) -> bool {
         self.host.is_loopback()
+    }
+}
+
+fn implied_port(scheme: &str) -> Option<u16> {
+    match scheme {
+        "http" => Some(80),
+        "https" => Some(443),
+        _ => None,
     }
 }
 

@@ -3,16 +3,18 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::explanation::Explanation;
+use super::span::TracedRequest;
 use crate::common::ids::{CallId, TenantId};
 use crate::common::keys::KeyId;
 
 /// Longer names of servers and tools are cut: a caller may invent any.
 const NAME_LEN_MAX: usize = 128;
-/// The memory of a record beside the record itself and its texts: allocations, places in queues.
-const OVERHEAD: usize = 128;
+/// The memory of a record beside the record itself and its texts: places in queues, and
+/// allocations, which are rounded up.
+const OVERHEAD: usize = 384;
 
 /// The caller's own names for a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +65,9 @@ pub struct EndedCall {
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub explanation: Explanation,
+    /// The code of the server's JSON-RPC error, if that is how it answered.
+    pub backend_code: Option<i64>,
+    pub traced: Option<Box<TracedRequest>>,
 }
 
 impl CallOutcome {
@@ -83,10 +88,15 @@ impl CallOutcome {
 }
 
 impl EndedCall {
+    pub fn ended(&self) -> Timestamp {
+        self.arrived.checked_add(self.took).unwrap_or(Timestamp::MAX)
+    }
+
     /// Returns the memory that the record takes, roughly and never too little.
     pub(super) fn cost(&self) -> usize {
         let CallTags { request_id, labels } = &self.tags;
-        let labels: usize = labels.iter().map(|label| label.capacity() + size_of::<String>()).sum();
+        let texts: usize = labels.iter().map(String::capacity).sum();
+        let labels = texts + labels.capacity() * size_of::<String>();
         let request_id = request_id.as_ref().map_or(0, String::capacity);
         size_of::<Self>()
             + OVERHEAD
@@ -95,7 +105,25 @@ impl EndedCall {
             + self.target.len()
             + request_id
             + labels
+            + self.traced.as_ref().map_or(0, |traced| traced.cost())
     }
+}
+
+/// A traced request that is no call: the gateway has answered it itself.
+#[derive(Debug)]
+pub struct EndedRequest {
+    pub tenant: TenantId,
+    pub traced: Box<TracedRequest>,
+    pub arrived: Timestamp,
+    pub took: Duration,
+    /// The code of the JSON-RPC error, if it was answered with one.
+    pub code: Option<i64>,
+}
+
+/// Returns the time that was so long ago.
+pub fn before_now(took: Duration) -> Timestamp {
+    let took = SignedDuration::try_from(took).unwrap_or(SignedDuration::MAX);
+    Timestamp::now().checked_sub(took).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 /// Returns a name that a caller has given, cut to a bounded length.

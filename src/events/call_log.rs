@@ -1,9 +1,10 @@
-//! The call log: one line of JSON for each call that it is told of.
+//! The call log: one entry for each call that it is told of, a line of JSON or a log record.
 //!
 //! A tenant has so many lines a second and no more: its flood must neither fill a disk nor push out
 //! the lines of others. A line then says how many were left out.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -20,13 +21,29 @@ const OWN_LIMIT_LINES: u32 = 10;
 const FAILURE_LINES: u32 = 100;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Writes one line, which ends with a newline. Must not wait.
-pub type WriteLine = Box<dyn Fn(&[u8]) + Send + Sync>;
+/// One entry of the log.
+#[derive(Clone, Copy)]
+pub enum Entry<'a> {
+    Call(&'a Arc<EndedCall>),
+    LeftOut(&'a LeftOut),
+}
+
+/// Lines about one tenant's calls that were left out.
+#[derive(Clone, Debug)]
+pub struct LeftOut {
+    pub tenant: TenantId,
+    /// Refusals by the tenant's own limits.
+    pub of_own_limit: u64,
+    pub of_others: u64,
+}
+
+/// Writes one entry somewhere. Must not wait.
+pub type WriteEntry = Box<dyn Fn(Entry<'_>) + Send + Sync>;
 
 pub struct CallLog {
     /// Whether calls that ended well are written, too.
     has_all: bool,
-    write: WriteLine,
+    places: Vec<WriteEntry>,
     /// The tenants with lines in this second that are bounded.
     by_tenant: Mutex<HashMap<TenantId, Quota>>,
 }
@@ -76,7 +93,6 @@ struct LeftOutLine<'a> {
     timestamp: Timestamp,
     target: &'static str,
     tenant: &'a str,
-    /// Refusals by the tenant's own limits.
     left_out_own_limit: u64,
     left_out_others: u64,
 }
@@ -84,9 +100,9 @@ struct LeftOutLine<'a> {
 const TARGET: &str = "call";
 
 impl CallLog {
-    /// Creates a log of failures; with `has_all`, of all calls.
-    pub fn new(has_all: bool, write: WriteLine) -> Self {
-        Self { has_all, write, by_tenant: Mutex::default() }
+    /// Creates a log of failures; with `has_all`, of all calls. Each place gets every entry.
+    pub fn new(has_all: bool, places: Vec<WriteEntry>) -> Self {
+        Self { has_all, places, by_tenant: Mutex::default() }
     }
 
     /// Returns the kinds of events that it must hear.
@@ -131,20 +147,16 @@ impl CallLog {
     fn write_left_out(&self, tenant: &TenantId, quota: &Quota) {
         let (of_limits, of_failures) = (quota.of_limits.left_out, quota.of_failures.left_out);
         if of_limits + of_failures > 0 {
-            self.write_line(&LeftOutLine {
-                timestamp: Timestamp::now(),
-                target: TARGET,
-                tenant: tenant.name().as_str(),
-                left_out_own_limit: of_limits,
-                left_out_others: of_failures,
-            });
+            self.write(Entry::LeftOut(&LeftOut {
+                tenant: tenant.clone(),
+                of_own_limit: of_limits,
+                of_others: of_failures,
+            }));
         }
     }
 
-    fn write_line(&self, line: &impl Serialize) {
-        let mut line = serde_json::to_vec(line).expect("lines are plain data");
-        line.push(b'\n');
-        (self.write)(&line);
+    fn write(&self, entry: Entry<'_>) {
+        self.places.iter().for_each(|write| write(entry));
     }
 }
 
@@ -155,8 +167,34 @@ impl Sink for CallLog {
         let is_wanted = self.has_all || !call.outcome.is_answer();
         let is_bounded = call.is_own_limit || !self.has_all;
         if is_wanted && (!is_bounded || self.may_write(call)) {
-            self.write_line(&CallLine::of(call));
+            self.write(Entry::Call(call));
         }
+    }
+}
+
+impl Entry<'_> {
+    pub fn tenant(&self) -> &TenantId {
+        match self {
+            Self::Call(call) => &call.tenant,
+            Self::LeftOut(lines) => &lines.tenant,
+        }
+    }
+
+    /// Returns the entry as one line of JSON, which ends with a newline.
+    pub fn line(&self) -> Vec<u8> {
+        let line = match self {
+            Self::Call(call) => serde_json::to_vec(&CallLine::of(call)),
+            Self::LeftOut(lines) => serde_json::to_vec(&LeftOutLine {
+                timestamp: Timestamp::now(),
+                target: TARGET,
+                tenant: lines.tenant.name().as_str(),
+                left_out_own_limit: lines.of_own_limit,
+                left_out_others: lines.of_others,
+            }),
+        };
+        let mut line = line.expect("lines are plain data");
+        line.push(b'\n');
+        line
     }
 }
 

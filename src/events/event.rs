@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::call::{CallTags, EndedCall};
+use super::call::{CallTags, EndedCall, EndedRequest};
 use crate::common::ids::{CallId, ServerId, TenantId};
 
 #[derive(Clone, Debug)]
@@ -33,10 +33,13 @@ pub enum Event {
     /// A call was answered, refused or cancelled, or it failed. A call that was refused before it
     /// arrived has no event but this.
     CallEnded(Arc<EndedCall>),
+    /// A traced request that is no call was answered.
+    RequestEnded(Arc<EndedRequest>),
     InstanceChanged(Arc<ChangedInstance>),
     /// A new configuration is in force; in words, without values.
     ConfigurationChanged {
         servers: Arc<str>,
+        toolsets: Arc<str>,
         tenants: Arc<str>,
         settings: Arc<str>,
     },

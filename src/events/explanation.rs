@@ -4,6 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Ahead;
+use crate::common::in_words::in_words;
+use crate::protocol::mcp::requests::ProtocolVersion;
+use crate::protocol::mcp::trace::SpanId;
 
 #[derive(Debug, Default)]
 pub struct Explanation {
@@ -65,6 +68,20 @@ pub struct AttemptRecord {
     pub choice: InstanceChoice,
     /// From the call's arrival.
     pub after: Duration,
+    pub took: Duration,
+    /// The error code, if it failed.
+    pub code: Option<&'static str>,
+    pub peer: AttemptPeer,
+    /// Its span, if the call is traced.
+    pub span: Option<SpanId>,
+}
+
+/// How the gateway spoke with an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptPeer {
+    pub version: ProtocolVersion,
+    /// Over HTTP, else over stdio.
+    pub is_http: bool,
 }
 
 /// Why an instance was chosen: of those that are ready, the one with the fewest calls.
@@ -101,18 +118,22 @@ pub struct Raise {
 impl Explanation {
     /// Returns the memory that it takes beside itself.
     pub(super) fn heap(&self) -> usize {
-        let limits: usize =
-            self.limits.iter().map(|it| size_of::<LimitState>() + it.scope.capacity()).sum();
-        let raises = |remedy: &Remedy| match remedy {
+        let scopes: usize = self.limits.iter().map(|it| it.scope.capacity()).sum();
+        let remedies = self.remedies.iter().map(|remedy| match remedy {
             Remedy::Raise(raises) => {
-                raises.iter().map(|it| size_of::<Raise>() + it.scope.capacity()).sum()
+                let scopes: usize = raises.iter().map(|it| it.scope.capacity()).sum();
+                allocated(raises) + scopes
             }
             Remedy::Instances { server, .. } => server.capacity(),
             Remedy::Retry { .. } => 0,
-        };
-        let remedies: usize = self.remedies.iter().map(|it| size_of::<Remedy>() + raises(it)).sum();
-        limits + remedies + self.attempts.capacity() * size_of::<AttemptRecord>()
+        });
+        let lists = allocated(&self.limits) + allocated(&self.remedies) + allocated(&self.attempts);
+        lists + scopes + remedies.sum::<usize>()
     }
+}
+
+fn allocated<T>(list: &Vec<T>) -> usize {
+    list.capacity() * size_of::<T>()
 }
 
 impl LimitRule {
@@ -190,7 +211,7 @@ impl Raise {
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Retry { after } => write!(f, "retry in {} ms", after.as_millis() + 1),
+            Self::Retry { after } => write!(f, "retry in {}", in_words(*after)),
             Self::Raise(raises) => {
                 for (number, raise) in raises.iter().enumerate() {
                     f.write_str(if number > 0 { "; and " } else { "" })?;
@@ -223,5 +244,35 @@ fn more_in_words(more: u32) -> String {
     match WORDS.get(more as usize) {
         Some(word) => format!("{word} more"),
         None => format!("{more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_was_lowered_needs_more_than_one_place() {
+        let limit = LimitState {
+            rule: LimitRule::MaxInFlight,
+            scope: "search".to_owned(),
+            used: 5,
+            max: 3,
+            frees_in: None,
+            missing: 3,
+            refused_before: 2,
+            verdict: Verdict::Refused,
+        };
+        let [remedy] = &remedies_of_limits(&[limit])[..] else { panic!() };
+        let text = "`max_in_flight` of `search` is 3: three more, or 5 more with the 2 refused \
+                    before it";
+        assert_eq!(remedy.to_string(), text);
+    }
+
+    #[test]
+    fn further_instances_have_slots_for_all_that_wait_and_a_quarter_more() {
+        let ahead = Ahead { own: 1, others: 2, held: 0, taken: 1, slots: 1 };
+        assert_eq!((more_instances(ahead, 1), more_instances(ahead, 4)), (6, 2));
+        assert_eq!(more_instances(Ahead { slots: 100, ..ahead }, 4), 1);
     }
 }

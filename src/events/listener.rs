@@ -1,12 +1,12 @@
 //! A listener: a bounded queue of events, read by a task of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::{Event, Events, Kinds, Sink};
+use super::{Event, Events, Hub, Kinds, Sink};
 
 /// Hears events until dropped.
 pub struct Listener {
@@ -25,6 +25,7 @@ pub struct Heard {
 
 struct ListenerQueue {
     sender: Sender<Event>,
+    events: Weak<Hub>,
     lost: Arc<AtomicU64>,
 }
 
@@ -34,7 +35,8 @@ impl Events {
     pub fn listen(&self, kinds: Kinds, capacity: usize) -> Listener {
         let (sender, receiver) = channel(capacity);
         let lost: Arc<AtomicU64> = Arc::default();
-        let queue: Arc<dyn Sink> = Arc::new(ListenerQueue { sender, lost: lost.clone() });
+        let queue: Arc<dyn Sink> =
+            Arc::new(ListenerQueue { sender, events: Arc::downgrade(&self.0), lost: lost.clone() });
         self.attach(kinds, queue.clone());
         Listener { events: self.clone(), queue, lost, receiver }
     }
@@ -58,6 +60,9 @@ impl Sink for ListenerQueue {
     fn hear(&self, event: &Event) {
         if let Err(TrySendError::Full(_)) = self.sender.try_send(event.clone()) {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            if let Some(events) = self.events.upgrade() {
+                events.lost.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -11,6 +11,7 @@
 //! - [`recent`]: failures, refusals and slow calls of the last while, by their ids
 //! - [`explanation`]: how the gateway decided about a call
 //! - [`call_log`]: one line of JSON for each call
+//! - [`span`]: requests that are traced
 //!
 //! An event that nobody wants costs one relaxed load: it is made by a closure, only if its kind is
 //! wanted. No lock is taken then, and none is shared by all calls otherwise.
@@ -21,12 +22,13 @@ pub mod event;
 pub mod explanation;
 pub mod listener;
 pub mod recent;
+pub mod span;
 #[cfg(test)]
 mod tests;
 
 use std::ops::BitOr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -34,6 +36,7 @@ use parking_lot::Mutex;
 pub use self::call::{CallOutcome, CallTags, EndedCall};
 pub use self::event::{Ahead, Event, InstanceChange};
 pub use self::listener::{Heard, Listener};
+pub use self::span::{Sampler, TracedRequest};
 
 /// A set of kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +55,11 @@ impl Kinds {
     pub const CONFIGURATION: Self = Self(1 << 4);
     /// A limit of a tenant refused something.
     pub const LIMITS: Self = Self(1 << 5);
+    /// A request that is traced ended, in whatever way.
+    pub const TRACED: Self = Self(1 << 6);
     /// The ends of all calls.
     pub const ENDS: Self = Self(Self::ROUTINE.0 | Self::NOTABLE.0);
-    pub const ALL: Self = Self((1 << 6) - 1);
+    pub const ALL: Self = Self((1 << 7) - 1);
 
     fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -83,6 +88,8 @@ struct Hub {
     /// The kinds that any sink wants.
     wanted: AtomicU32,
     sinks: ArcSwap<Vec<(Kinds, Arc<dyn Sink>)>>,
+    /// Events that slow listeners have lost.
+    lost: AtomicU64,
     /// Held while the sinks change.
     changing: Mutex<()>,
 }
@@ -108,6 +115,11 @@ impl Events {
                 sink.hear(event);
             }
         }
+    }
+
+    /// Returns how many events slow listeners have lost, all together.
+    pub fn lost(&self) -> u64 {
+        self.0.lost.load(Ordering::Relaxed)
     }
 
     /// Has a sink hear events of these kinds from now on.

@@ -3,6 +3,7 @@
 //! Each tenant has a share: whoever has the most loses its oldest call when memory is full. So a
 //! flood pushes out only its own calls.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -63,6 +64,32 @@ impl RecentCalls {
             let shard = shard.lock();
             shard.by_tenant.values().find_map(|calls| calls.find(id))
         })
+    }
+
+    /// Returns the latest calls that are wanted, the latest first.
+    pub fn latest(
+        &self,
+        max: usize,
+        is_wanted: impl Fn(&EndedCall) -> bool,
+    ) -> Vec<Arc<EndedCall>> {
+        let mut found = vec![];
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for calls in shard.by_tenant.values() {
+                let wanted = calls.calls.iter().rev().map(|(_, call)| call);
+                found.extend(wanted.filter(|call| is_wanted(call)).take(max).cloned());
+            }
+        }
+        found.sort_unstable_by_key(|call| Reverse(call.ended()));
+        found.truncate(max);
+        found
+    }
+
+    /// Returns a tenant's latest calls, the latest first.
+    pub fn latest_of(&self, tenant: &TenantId, max: usize) -> Vec<Arc<EndedCall>> {
+        let shard = self.shard_of(tenant).lock();
+        let calls = shard.by_tenant.get(tenant).into_iter().flat_map(|it| it.calls.iter().rev());
+        calls.take(max).map(|(_, call)| call.clone()).collect()
     }
 
     fn shard_of(&self, tenant: &TenantId) -> &Mutex<Shard> {

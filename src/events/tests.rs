@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::advance;
 
-use super::call_log::CallLog;
+use super::call_log::{CallLog, Entry};
 use super::explanation::Explanation;
 use super::recent::RecentCalls;
 use super::*;
@@ -32,6 +32,8 @@ fn refused(tenant: &str) -> EndedCall {
         bytes_in: 12,
         bytes_out: 0,
         explanation: Explanation::default(),
+        traced: None,
+        backend_code: None,
     }
 }
 
@@ -66,6 +68,7 @@ async fn a_slow_listener_loses_events_and_is_told_how_many_and_others_lose_none(
     for _ in 0..7 {
         events.tell(Kinds::NOTABLE, || ended(refused("a")));
     }
+    assert_eq!(events.lost(), 5);
     assert_eq!(slow.next().await.lost, 5);
     assert_eq!(slow.next().await.lost, 0);
     events.tell(Kinds::NOTABLE, || ended(refused("b")));
@@ -74,6 +77,25 @@ async fn a_slow_listener_loses_events_and_is_told_how_many_and_others_lose_none(
     for _ in 0..8 {
         assert_eq!(quick.next().await.lost, 0);
     }
+}
+
+#[tokio::test]
+async fn a_traced_call_that_ended_well_is_heard_by_those_who_trace() {
+    let events = Events::default();
+    let (mut traces, mut both) =
+        (events.listen(Kinds::TRACED, 9), events.listen(Kinds::TRACED | Kinds::ENDS, 9));
+    let recent = Arc::new(RecentCalls::default());
+    events.attach(Kinds::NOTABLE, recent.clone());
+    events.tell(Kinds::ROUTINE, || ended(refused("plain")));
+    events.tell(Kinds::ROUTINE | Kinds::TRACED, || ended(refused("traced")));
+    let tenant_of = |heard: Heard| match heard.event {
+        Event::CallEnded(call) => call.tenant.name().to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(tenant_of(traces.next().await), "traced");
+    assert_eq!(tenant_of(both.next().await), "plain");
+    assert_eq!(tenant_of(both.next().await), "traced");
+    assert_eq!(recent.bytes(), 0);
 }
 
 #[test]
@@ -106,11 +128,12 @@ fn a_flood_of_one_tenant_pushes_out_only_its_own_calls_and_memory_is_bounded() {
 async fn a_tenant_has_ten_lines_a_second_about_its_own_limits_and_a_count_of_the_rest() {
     let lines: Arc<Mutex<Vec<Value>>> = Arc::default();
     let written = lines.clone();
-    let write = move |line: &[u8]| {
+    let write = move |entry: Entry<'_>| {
+        let line = entry.line();
         assert!(line.ends_with(b"}\n"));
-        written.lock().push(serde_json::from_slice(line).unwrap());
+        written.lock().push(serde_json::from_slice(&line).unwrap());
     };
-    let log = Arc::new(CallLog::new(false, Box::new(write)));
+    let log = Arc::new(CallLog::new(false, vec![Box::new(write)]));
     let running = log.clone();
     let _running = tokio::spawn(async move { running.run().await });
     tokio::task::yield_now().await;

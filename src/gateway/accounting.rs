@@ -86,6 +86,7 @@ impl<'a> Accounting<'a> {
     fn tell(&self, ended: Ended<'_>, took: Duration) {
         let is_routine = matches!(ended, Ended::Answered(_)) && !self.is_slow(took);
         let kind = if is_routine { Kinds::ROUTINE } else { Kinds::NOTABLE };
+        let kind = if self.call.traced.is_some() { kind | Kinds::TRACED } else { kind };
         self.gateway.events().tell(kind, || {
             let steps = self.steps.explain(self.call.arrived);
             let explanation = match ended {

@@ -14,7 +14,8 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::steps::{AttemptStep, CallSteps};
-use super::{Call, CallError, Executed, Held, Reply};
+use super::{Call, CallError, Executed, Held, Operation, Reply};
+use crate::backend::connection::live_calls::{AttemptInfo, Target};
 use crate::backend::connection::{Answer, CallPermits, CloseReason, DeadlineExtension, NewCall};
 use crate::backend::instance::tools::{TYPICAL_TIME, Tool};
 use crate::backend::queue::QueueEntry;
@@ -22,9 +23,11 @@ use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
 use crate::config::Retry;
+use crate::events::explanation::AttemptPeer;
 use crate::events::{Event, Events, Kinds};
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::{ResultHead, ResultKind};
+use crate::protocol::mcp::trace::{SpanId, new_span_id};
 use crate::protocol::mcp::{Era, meta};
 use crate::tenants::limits::{Admission, RateStatus};
 
@@ -38,7 +41,7 @@ pub(super) struct Attempt<'a> {
     pub(super) backend: &'a Backend,
     pub(super) tenant: &'a TenantId,
     pub(super) call: &'a Call,
-    pub(super) tool: Option<&'a Tool>,
+    pub(super) tool: Option<&'a Arc<Tool>>,
     /// Held until the server is done with the call, even if its caller has left.
     pub(super) admission: Arc<Admission>,
 }
@@ -61,7 +64,7 @@ impl Attempt<'_> {
     ) -> Result<AttemptAnswer, CallError> {
         let Self { events, backend, tool, call, .. } = self;
         let (server, tenant) = (backend.id(), self.tenant);
-        let estimate = tool.map_or(TYPICAL_TIME, Tool::typical);
+        let estimate = tool.map_or(TYPICAL_TIME, |tool| tool.typical());
         let must_wait = |ahead| {
             steps.note_wait(ahead);
             events.tell(Kinds::STEPS, || Event::CallQueued {
@@ -90,12 +93,12 @@ impl Attempt<'_> {
         if backend.config().pin {
             // This instance may offer another definition than the listed one.
             let own = tool.and_then(|tool| ready.tools.get(tool.name()));
-            call.refuse_if_held(own.map(|tool| &**tool).or(*tool))?;
+            call.refuse_if_held(own.or(*tool).map(|tool| &**tool))?;
         }
         if let Some(mark) = &call.begin_mark {
             mark.begin().await?;
         }
-        let measured = backend.measure(&instance, tool.map_or("", Tool::name));
+        let measured = backend.measure(&instance, tool.map_or("", |tool| tool.name()));
         let permits = CallPermits { instance, tenant: self.admission.clone(), slot };
 
         let sent = Instant::now();
@@ -109,10 +112,20 @@ impl Attempt<'_> {
             deadline_extension: call.deadline_max.map(|until| DeadlineExtension { step, until }),
             listener: call.listener.clone(),
             permits: Some(permits),
+            attempt: Some(self.info(steps.attempts() + 1, sent)),
         })?;
-        let meta = self.meta(deadline);
-        let (frame, headers) = call.write(handle.id(), &ready, *tool, &meta)?;
-        steps.note_dispatch(AttemptStep { instance: number, choice, dispatched: sent });
+        let span = call.traced.as_ref().map(|_| new_span_id());
+        let meta = self.meta(deadline, span);
+        let (frame, headers) = call.write(handle.id(), &ready, tool.map(|tool| &**tool), &meta)?;
+        let (version, is_http) = (ready.dialect.version(), ready.connection.has_headers());
+        steps.note_dispatch(AttemptStep {
+            instance: number,
+            choice,
+            dispatched: sent,
+            peer: AttemptPeer { version, is_http },
+            span,
+            failed: None,
+        });
         events.tell(Kinds::STEPS, || Event::CallDispatched {
             call: call.id,
             server: server.clone(),
@@ -133,16 +146,29 @@ impl Attempt<'_> {
         Ok(AttemptAnswer { answer, era, queue, backend: backend_time })
     }
 
-    /// Returns the call's metadata; with `tell_deadline` also the time that is left.
-    fn meta(&self, deadline: Instant) -> Cow<'_, CallMeta> {
-        let given = &self.call.meta;
-        if !self.backend.config().tell_deadline {
-            return Cow::Borrowed(given);
+    /// Describes the attempt to operators.
+    fn info(&self, number: u32, dispatched: Instant) -> AttemptInfo {
+        let target = match (self.tool, &self.call.operation) {
+            (Some(tool), _) => Target::Tool(tool.clone()),
+            (None, Operation::Method(method)) => Target::Method(method),
+            (None, Operation::Tool { .. }) => unreachable!("a call of a tool has found it"),
+        };
+        AttemptInfo { target, tags: self.call.boxed_tags(), number, dispatched }
+    }
+
+    /// Returns the call's metadata; with `tell_deadline` also the time that is left. The server of
+    /// a traced call is told of the attempt's `span` instead of the caller's.
+    fn meta(&self, deadline: Instant, span: Option<SpanId>) -> Cow<'_, CallMeta> {
+        let mut meta = Cow::Borrowed(&self.call.meta);
+        if let (Some(traced), Some(span)) = (&self.call.traced, span) {
+            meta.to_mut().trace = Some(traced.for_server(span));
         }
-        let left = deadline.duration_since(Instant::now()).as_millis();
-        // The caller's own member of this name was removed before.
-        let others = format!("{},\"{}\":{left}", given.others, meta::TIMEOUT);
-        Cow::Owned(CallMeta { others, ..given.clone() })
+        if self.backend.config().tell_deadline {
+            let left = deadline.duration_since(Instant::now()).as_millis();
+            // The caller's own member of this name was removed before.
+            meta.to_mut().others += &format!(",\"{}\":{left}", meta::TIMEOUT);
+        }
+        meta
     }
 }
 
@@ -162,7 +188,8 @@ impl AttemptAnswer {
         attempts: u32,
     ) -> Result<Reply, CallError> {
         let Self { answer, era, queue, backend } = self;
-        let (result, held, head) = read_answer(offload, answer, held).await?;
+        let has_extensions = call.meta.has_extensions && era == Era::Modern;
+        let (result, held, head) = read_answer(offload, answer, held, has_extensions).await?;
         let ResultHead { kind, is_typed } = head;
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
@@ -177,19 +204,25 @@ async fn read_answer(
     offload: &Offload,
     answer: Answer,
     held: Held,
+    has_extensions: bool,
 ) -> Result<(Bytes, Held, ResultHead), CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = &answer;
-    offload.run_if_long(text.len(), || read_here(answer, held)).await
+    let len = text.len();
+    offload.run_if_long(len, move || read_here(answer, held, has_extensions)).await
 }
 
-fn read_here(answer: Answer, held: Held) -> Result<(Bytes, Held, ResultHead), CallError> {
+fn read_here(
+    answer: Answer,
+    held: Held,
+    has_extensions: bool,
+) -> Result<(Bytes, Held, ResultHead), CallError> {
     let result = match answer {
         Answer::Result(result) => result,
         Answer::Error(error) => return Err(CallError::from_server_error(&error, held)),
     };
     let text =
         std::str::from_utf8(&result).map_err(|_| CallError::protocol("the result is not UTF-8"))?;
-    let head = ResultHead::read(text).map_err(CallError::protocol)?;
+    let head = ResultHead::read(text, has_extensions).map_err(CallError::protocol)?;
     Ok((result, held, head))
 }
 
@@ -260,15 +293,15 @@ impl<'a> Attempts<'a> {
         self.history.count -= 1;
     }
 
-    /// Returns the deadline of the current attempt: a part of the call's, if it may be repeated.
+    /// Returns the deadline of the current attempt: earlier than the call's only if the operator
+    /// says so, since nobody else knows a slow answer from none.
     pub(super) fn deadline(&self) -> Instant {
-        if !self.is_repeatable || self.history.count >= ATTEMPTS_MAX {
-            return self.deadline;
+        match self.backend.config().attempt_timeout {
+            Some(attempt) if self.is_repeatable && self.history.count < ATTEMPTS_MAX => {
+                self.deadline.min(Instant::now() + attempt)
+            }
+            _ => self.deadline,
         }
-        let now = Instant::now();
-        let left = self.deadline.duration_since(now);
-        let attempt = self.backend.config().attempt_timeout.unwrap_or(left / 3);
-        (now + attempt).min(self.deadline)
     }
 
     /// Returns the time of the next attempt after this error, or `None` if there is none.

@@ -7,20 +7,24 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::CallError;
+use super::{CallError, Held};
 use crate::backend::connection::call_notifications::NotificationSender;
 use crate::backend::instance::tools::{Tool, ToolSet};
-use crate::backend::queue::FairnessKey;
+use crate::backend::queue::{DescribeCall, FairnessKey, WaitingInfo};
 use crate::backend::{Backend, Ready};
 use crate::common::ids::CallId;
 use crate::common::keys::KeyId;
-use crate::events::CallTags;
+use crate::events::call::bounded_name;
+use crate::events::{CallTags, TracedRequest};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::requests::CallMeta;
+use crate::protocol::mcp::trace::Trace;
 use crate::registry::{Server, SessionOwner};
 use crate::tenants::Tenant;
+use crate::toolsets::Toolset;
+use crate::toolsets::error::ToolsetError;
 
 #[derive(Clone)]
 pub struct Caller {
@@ -31,6 +35,8 @@ pub struct Caller {
     pub credential: CredentialLifetime,
     /// The key that the caller has shown, if any.
     pub key: Option<KeyId>,
+    /// The toolset through which the caller calls. Its tools are then all that the caller may use.
+    pub toolset: Option<Arc<Toolset>>,
 }
 
 impl Caller {
@@ -79,7 +85,41 @@ impl Caller {
     /// Returns a caller for `tenant` outside of any session.
     pub fn of(tenant: Arc<Tenant>) -> Self {
         let credential = CredentialLifetime { gone: tenant.gone.clone(), until: None };
-        Self { tenant, session: None, credential, key: None }
+        Self { tenant, session: None, credential, key: None, toolset: None }
+    }
+
+    /// Returns whether the caller knows of a server. One that it may not use does not exist for it.
+    pub fn sees(&self, server: &str) -> bool {
+        match &self.toolset {
+            Some(toolset) => self.has(toolset) && toolset.has_part_of(server),
+            None => self.tenant.sees(server),
+        }
+    }
+
+    pub fn may_call(&self, server: &str, tool: &str) -> bool {
+        match &self.toolset {
+            Some(toolset) => self.has(toolset) && toolset.has_tool(server, tool),
+            None => self.tenant.may_call(server, tool),
+        }
+    }
+
+    /// Returns whether the caller may use prompts, resources and the like, too. A toolset has none.
+    pub fn may_use_all_of(&self, server: &str) -> bool {
+        self.toolset.is_none() && self.tenant.may_use_all_of(server)
+    }
+
+    /// Returns the error for a tool that does not exist for the caller.
+    pub fn tool_not_found(&self, server: &str, tool: &str) -> CallError {
+        let Some(toolset) = &self.toolset else {
+            return CallError::ToolNotFound { server: server.to_owned(), tool: tool.to_owned() };
+        };
+        let name = toolset.changed(server, tool).map_or(tool, |changed| changed.name.as_str());
+        let (toolset, tool) = (toolset.id().to_string(), name.to_owned());
+        ToolsetError::NoTool { toolset, tool }.into()
+    }
+
+    fn has(&self, toolset: &Toolset) -> bool {
+        self.tenant.has_toolset(toolset.id().as_str())
     }
 }
 
@@ -99,6 +139,8 @@ pub struct Call {
     pub meta: CallMeta,
     /// The memory that the call takes while it waits, in bytes, roughly.
     pub size: usize,
+    /// Counts the bytes of the request until the call has ended.
+    pub held: Option<Held>,
     /// Decides with which other calls of its tenant the call takes turns.
     pub fairness_key: FairnessKey,
     pub tags: CallTags,
@@ -111,6 +153,9 @@ pub struct Call {
     pub deadline: Instant,
     /// The latest time to which progress may move the deadline.
     pub deadline_max: Option<Instant>,
+    pub traced: Option<Box<TracedRequest>>,
+    /// Whether the answer goes into the store, where its caller can ask for it again.
+    pub is_kept: bool,
     /// Awaited when the call has its slot, before its frame is written. Most calls have none.
     pub begin_mark: Option<Arc<dyn BeginMark>>,
 }
@@ -120,11 +165,17 @@ pub enum Operation {
         name: ToolName,
         /// Checked, otherwise untouched.
         arguments: RawObject,
-        /// The headers that repeat arguments and must agree with them.
-        mirrored: Option<Vec<(String, Vec<u8>)>>,
+        mirrored: Option<MirroredHeaders>,
     },
     /// Any other request; all its parameters are in [`Call::others`].
     Method(&'static str),
+}
+
+/// The headers that repeat arguments, and must agree with them.
+pub struct MirroredHeaders {
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// The arguments as the caller sent them; a toolset may have changed those of the call.
+    pub arguments: RawObject,
 }
 
 pub enum ToolName {
@@ -151,7 +202,19 @@ pub fn check_timeout(
     Ok(())
 }
 
+impl DescribeCall for Call {
+    fn describe(&self) -> WaitingInfo {
+        let (call, target, tags) = (self.id, bounded_name(self.target()), self.boxed_tags());
+        WaitingInfo { call, target, tags, deadline: self.deadline }
+    }
+}
+
 impl Call {
+    pub(super) fn boxed_tags(&self) -> Option<Box<CallTags>> {
+        let has_none = self.tags.labels.is_empty() && self.tags.request_id.is_none();
+        (!has_none).then(|| Box::new(self.tags.clone()))
+    }
+
     /// Returns a request of the gateway's own, without metadata.
     pub fn plain(
         server: Arc<Server>,
@@ -173,6 +236,9 @@ impl Call {
             arrived: Instant::now(),
             deadline,
             deadline_max: None,
+            traced: None,
+            held: None,
+            is_kept: false,
             begin_mark: None,
         }
     }
@@ -184,12 +250,12 @@ impl Call {
         ready: &Ready,
     ) -> Result<Option<Arc<Tool>>, CallError> {
         let server = self.server.id();
-        let Operation::Tool { name, arguments, mirrored } = &self.operation else {
-            if caller.tenant.may_use_all_of(server.as_str()) {
+        let Operation::Tool { name, mirrored, .. } = &self.operation else {
+            if caller.may_use_all_of(server.as_str()) {
                 return Ok(None);
             }
             // A caller with a grant of single tools sees a server that has nothing but tools.
-            let message = "Method not found".to_owned();
+            let message = "Method not found".into();
             let error = ErrorObject { code: METHOD_NOT_FOUND, message, data: None };
             return Err(CallError::backend(error));
         };
@@ -197,22 +263,29 @@ impl Call {
             ToolName::Own(name) => (ready.tools.get(name), name),
             ToolName::Exposed(name) => (ready.tools.exposed_as(name), name),
         };
-        let may_call = |tool: &&Arc<Tool>| caller.tenant.may_call(server.as_str(), tool.name());
-        let Some(tool) = found.filter(may_call) else {
-            let (server, tool) = (server.to_string(), name.clone());
-            return Err(CallError::ToolNotFound { server, tool });
+        let may_call = |tool: &&Arc<Tool>| caller.may_call(server.as_str(), tool.name());
+        let Some(tool) = found.filter(may_call).filter(|tool| self.is_named_well(caller, tool))
+        else {
+            return Err(caller.tool_not_found(server.as_str(), name));
         };
         self.refuse_if_held(Some(&**tool))?;
         if let Some(mirrored) = mirrored {
             let header = |name: &str| {
-                mirrored
-                    .iter()
-                    .find(|(header, _)| header == name)
-                    .map(|(_, value)| value.as_slice())
+                let mut headers = mirrored.headers.iter();
+                headers.find(|(header, _)| header == name).map(|(_, value)| value.as_slice())
             };
-            tool.header_params.check(arguments.as_str(), header)?;
+            tool.header_params.check(mirrored.arguments.as_str(), header)?;
         }
         Ok(Some(tool.clone()))
+    }
+
+    /// Returns whether a tool may be called by the name that the call has. One that the caller's
+    /// toolset changes has one name alone there.
+    fn is_named_well(&self, caller: &Caller, tool: &Tool) -> bool {
+        let is_exposed =
+            matches!(&self.operation, Operation::Tool { name: ToolName::Exposed(_), .. });
+        let changed = caller.toolset.as_ref().filter(|_| is_exposed);
+        changed.is_none_or(|it| it.changed(self.server.id().as_str(), tool.name()).is_none())
     }
 
     /// Checks the arguments against the tool's schema, if the server asks for that.
@@ -249,8 +322,8 @@ impl Call {
         }
     }
 
-    /// Writes the call for a server, with the headers that repeat arguments if the server is sent
-    /// them.
+    /// Writes the call for a server, with the headers that repeat parts of it if the server is sent
+    /// headers: its trace, and arguments.
     pub(super) fn write(
         &self,
         id: u64,
@@ -259,20 +332,21 @@ impl Call {
         meta: &CallMeta,
     ) -> Result<(Frame, Vec<(String, String)>), CallError> {
         let Ready { dialect, connection, .. } = ready;
+        let mut headers = vec![];
+        if connection.has_headers() {
+            headers.extend(meta.trace.iter().flat_map(Trace::headers));
+        }
         match (&self.operation, tool) {
             (Operation::Tool { arguments, .. }, Some(tool)) => {
-                let has_headers =
-                    connection.has_headers() && dialect.version().era() == Era::Modern;
-                let headers = match has_headers {
-                    true => tool.header_params.write(arguments.as_str())?,
-                    false => vec![],
-                };
+                if connection.has_headers() && dialect.version().era() == Era::Modern {
+                    headers.extend(tool.header_params.write(arguments.as_str())?);
+                }
                 let others = &self.others;
                 Ok((dialect.tools_call(id, &tool.name_json, arguments, others, meta), headers))
             }
             (Operation::Tool { .. }, None) => unreachable!("find_tool fails for an unknown tool"),
             (Operation::Method(method), _) => {
-                Ok((dialect.request(id, method, &self.others, meta), vec![]))
+                Ok((dialect.request(id, method, &self.others, meta), headers))
             }
         }
     }

@@ -11,8 +11,8 @@ use crate::tenants::limits::{IN_FLIGHT, LimitRefusal};
 impl From<NotReady> for CallError {
     fn from(not_ready: NotReady) -> Self {
         match not_ready {
-            NotReady::Down { retry_after, reason } => {
-                Self::ServerUnavailable { reason: reason.to_string(), retry_after }
+            NotReady::Down { retry_after, reason, for_good } => {
+                Self::ServerUnavailable { reason: reason.to_string(), retry_after, for_good }
             }
             NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
             NotReady::Stopped => Self::BackendStopped,
@@ -61,6 +61,7 @@ impl From<QueueError> for CallError {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::Full => Self::Overloaded,
+            QueueError::Cancelled => Self::Cancelled { executed: Executed::No },
             QueueError::Expired => Self::DeadlineExceeded { executed: Executed::No },
         }
     }
@@ -82,11 +83,13 @@ impl From<RequestError> for CallError {
             RequestError::Expired { written } => {
                 Self::DeadlineExceeded { executed: Executed::if_written(written) }
             }
+            RequestError::Cancelled { written } => {
+                Self::Cancelled { executed: Executed::if_written(written) }
+            }
             RequestError::TooLarge => Self::BackendTooLarge,
-            RequestError::Busy => Self::ServerUnavailable {
-                reason: "the server does not read its input".to_owned(),
-                retry_after: RETRY_SOON,
-            },
+            RequestError::Busy => {
+                Self::unavailable("the server does not read its input".to_owned(), RETRY_SOON)
+            }
             RequestError::IdentityMismatch => Self::protocol("the answer belonged to another call"),
             RequestError::Http { status, retry_after } => Self::BackendHttp {
                 status,
@@ -95,7 +98,7 @@ impl From<RequestError> for CallError {
             },
             RequestError::Unsendable(reason) => Self::InvalidRequest(reason),
             RequestError::Unreached { reason, .. } => {
-                Self::ServerUnavailable { reason: reason.into_owned(), retry_after: RETRY_SOON }
+                Self::unavailable(reason.into_owned(), RETRY_SOON)
             }
         }
     }

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use super::explain::FailedCall;
 use super::{Call, CallError, Caller, Executed, Gateway, Operation, Reply, ToolName};
 use crate::common::ids::{CallId, TenantId};
-use crate::events::call::bounded_name;
+use crate::events::call::{before_now, bounded_name};
 use crate::events::explanation::Explanation;
-use crate::events::{CallOutcome, CallTags, EndedCall, Event, Kinds};
+use crate::events::{CallOutcome, CallTags, EndedCall, Event, Kinds, TracedRequest};
 use crate::protocol::mcp::results::ResultKind;
 
 /// The time that a refused call would have had, where its server is not known.
@@ -41,6 +40,7 @@ pub struct RefusedCall<'a> {
     pub code: &'static str,
     /// The error, if it is a call's.
     pub error: Option<&'a CallError>,
+    pub traced: Option<Box<TracedRequest>>,
 }
 
 impl<'a> Ended<'a> {
@@ -80,6 +80,8 @@ impl<'a> Ended<'a> {
             bytes_in: call.size as u64,
             bytes_out: 0,
             explanation,
+            backend_code: None,
+            traced: call.traced.clone(),
         };
         Event::CallEnded(Arc::new(match self {
             Self::Cancelled => failed,
@@ -92,6 +94,10 @@ impl<'a> Ended<'a> {
                 executed: error.executed().as_str(),
                 is_own_limit: error.is_own_limit(),
                 attempts: error.attempts(),
+                backend_code: match error.last() {
+                    CallError::Backend { error, .. } => Some(error.code),
+                    _ => None,
+                },
                 ..failed
             },
             Self::Answered(reply) => EndedCall {
@@ -117,7 +123,9 @@ impl Gateway {
         let tenant = &refused.caller.tenant.id;
         let id = refused.id;
         let error = refused.error;
-        self.events().tell(Kinds::NOTABLE, || Event::CallEnded(Arc::new(refused.record())));
+        let kind = Kinds::NOTABLE;
+        let kind = if refused.traced.is_some() { kind | Kinds::TRACED } else { kind };
+        self.events().tell(kind, || Event::CallEnded(Arc::new(refused.record())));
         if let Some(error) = error {
             self.tell_limit(tenant, Some(id), error);
         }
@@ -165,6 +173,8 @@ impl RefusedCall<'_> {
             bytes_in: self.size as u64,
             bytes_out: 0,
             explanation: explanation.unwrap_or_default(),
+            backend_code: None,
+            traced: self.traced,
         }
     }
 }
@@ -177,9 +187,4 @@ impl Call {
             Operation::Method(method) => method,
         }
     }
-}
-
-fn before_now(took: Duration) -> Timestamp {
-    let took = SignedDuration::try_from(took).unwrap_or(SignedDuration::MAX);
-    Timestamp::now().checked_sub(took).unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use super::unsent::Held;
 use crate::backend::instance::arguments::Misfit;
-use crate::common::limit_use::LimitUse;
+use crate::common::limit_use::{LimitUse, millis_up};
 use crate::events::explanation::LimitRule;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::framing::RawError;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR};
 use crate::protocol::mcp::headers::HeaderMismatch;
 use crate::tenants::limits::{IN_FLIGHT, RateStatus, RefusedBy};
+use crate::toolsets::error::ToolsetError;
 
 /// The `Retry-After` where no better time is known.
 pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -43,6 +44,8 @@ pub enum CallError {
         "server `{server}` has no tool `{tool}`; GET /v1/servers/{server}/tools lists those it has"
     )]
     ToolNotFound { server: String, tool: String },
+    #[error(transparent)]
+    Toolset(#[from] ToolsetError),
     #[error(
         "the tool `{tool}` of server `{server}` is held back: its definition is not approved; \
          it can be called once an administrator approves it"
@@ -56,7 +59,10 @@ pub enum CallError {
         /// The tenant's rates; nothing was taken from them.
         rate_status: RateStatus,
     },
-    #[error("the rate for `{scope}` is used up: try again in {} ms", .retry_after.as_millis() + 1)]
+    #[error(
+        "{} is used up: try again in {} ms",
+        rate_status.in_words(scope), millis_up(*.retry_after)
+    )]
     RateLimited {
         /// The pattern that the rate belongs to, or `tenant`.
         scope: String,
@@ -89,6 +95,8 @@ pub enum CallError {
         reason: String,
         /// The time until the next restart.
         retry_after: Duration,
+        /// Whether it will not get better by itself, as when its program is missing.
+        for_good: bool,
     },
     #[error("the gateway is shutting down")]
     ShuttingDown,
@@ -137,6 +145,8 @@ pub enum CallError {
     /// Another gateway has the call, or it was cancelled before it began.
     #[error("the call was cancelled before it began")]
     Withdrawn,
+    #[error("an operator of the gateway cancelled the call")]
+    Cancelled { executed: Executed },
     #[error("the call was not answered by its deadline")]
     DeadlineExceeded { executed: Executed },
 }
@@ -149,6 +159,7 @@ impl CallError {
             Self::InvalidArguments(_) | Self::Misfit(_) => "invalid_arguments",
             Self::ServerNotFound { .. } => "server_not_found",
             Self::ToolNotFound { .. } => "tool_not_found",
+            Self::Toolset(error) => error.code(),
             Self::ToolHeld { .. } => "tool_held",
             Self::TenantBusy { .. } => "tenant_busy",
             Self::RateLimited { .. } => "rate_limited",
@@ -165,7 +176,7 @@ impl CallError {
             Self::AnswerDropped(_) => "answer_dropped",
             Self::InputRequired => "input_required",
             Self::NotRecorded(_) => "store_unavailable",
-            Self::Withdrawn => "cancelled",
+            Self::Withdrawn | Self::Cancelled { .. } => "cancelled",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
             Self::Attempted { last, .. } => last.code(),
         }
@@ -177,6 +188,7 @@ impl CallError {
             | Self::BackendProtocol { executed, .. }
             | Self::BackendHttp { executed, .. }
             | Self::Attempted { executed, .. }
+            | Self::Cancelled { executed }
             | Self::DeadlineExceeded { executed } => *executed,
             // With these codes the server refused the request itself.
             Self::Backend { error, .. } => match error.code {
@@ -199,10 +211,10 @@ impl CallError {
             | Self::Overloaded
             | Self::NoRoom(_)
             | Self::TooManyProcesses
-            | Self::ServerUnavailable { .. }
             | Self::BackendStopped
             | Self::NotRecorded(_)
             | Self::ShuttingDown => true,
+            Self::ServerUnavailable { for_good, .. } => !for_good,
             Self::BackendExited { executed, .. }
             | Self::BackendProtocol { executed, .. }
             | Self::DeadlineExceeded { executed } => *executed == Executed::No,
@@ -225,6 +237,7 @@ impl CallError {
 
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
+            Self::ServerUnavailable { for_good: true, .. } => None,
             Self::ServerUnavailable { retry_after, .. }
             | Self::RateLimited { retry_after, .. }
             | Self::TenantQuarantined { retry_after } => Some(*retry_after),
@@ -239,6 +252,11 @@ impl CallError {
             Self::Attempted { last, .. } => last.retry_after(),
             _ => None,
         }
+    }
+
+    /// Returns the error of a server that may be called again soon.
+    pub fn unavailable(reason: String, retry_after: Duration) -> Self {
+        Self::ServerUnavailable { reason, retry_after, for_good: false }
     }
 
     /// Returns the error of a tenant at a limit other than its calls.

@@ -19,6 +19,7 @@ mod explain;
 mod steps;
 mod unsent;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,23 +29,28 @@ use tokio::time::{Instant, sleep_until};
 use self::accounting::Accounting;
 use self::attempt::{Attempt, AttemptHistory, Attempts};
 pub use self::call::{
-    BeginMark, Call, Caller, CredentialLifetime, Operation, ToolName, check_timeout,
+    BeginMark, Call, Caller, CredentialLifetime, MirroredHeaders, Operation, ToolName,
+    check_timeout,
 };
 pub use self::ended::RefusedCall;
 pub use self::error::{CallError, Executed};
 use self::unsent::hold_answer;
-pub use self::unsent::{Held, RESPONSE_COST, check_room, hold_response, no_room};
+pub use self::unsent::{Held, RESPONSE_COST, check_room, hold_kept, hold_response, no_room};
 use crate::backend::instance::tools::Tool;
 use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};
+use crate::common::ids::ToolsetId;
 use crate::common::offload::Offload;
+use crate::config::{Config, ToolsetConfig};
 use crate::events::event::ArrivedCall;
-use crate::events::{Event, Events, Kinds};
+use crate::events::{Event, Events, Kinds, Sampler};
 use crate::protocol::mcp::Era;
 use crate::protocol::mcp::results::ResultKind;
 use crate::registry::{BackendRef, NoBackend, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
 use crate::tenants::limits::{Admission, Cost, RateStatus};
+use crate::toolsets::error::ToolsetError;
+use crate::toolsets::{Toolset, Toolsets};
 
 /// A server's result.
 #[derive(Debug)]
@@ -68,12 +74,23 @@ pub struct Reply {
 
 pub struct Gateway {
     registry: Registry,
+    toolsets: Toolsets,
     metrics: Metrics,
+    sampler: Sampler,
 }
 
 impl Gateway {
+    /// Returns a gateway that traces nothing.
     pub fn new(registry: Registry, metrics: Metrics) -> Self {
-        Self { registry, metrics }
+        Self { registry, toolsets: Toolsets::default(), metrics, sampler: Sampler::Off }
+    }
+
+    pub fn with_sampler(self, sampler: Sampler) -> Self {
+        Self { sampler, ..self }
+    }
+
+    pub fn with_toolsets(self, configured: &BTreeMap<ToolsetId, ToolsetConfig>) -> Self {
+        Self { toolsets: Toolsets::new(configured), ..self }
     }
 
     /// Returns all servers, without asking who may use them.
@@ -81,8 +98,20 @@ impl Gateway {
         &self.registry
     }
 
+    /// Makes these the servers and toolsets.
+    pub fn apply(&self, config: &Config) {
+        // First: those who follow the servers look at their toolset then.
+        self.toolsets.apply(&config.toolsets);
+        self.registry.apply(&config.servers);
+    }
+
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Decides which requests are traced.
+    pub fn sampler(&self) -> Sampler {
+        self.sampler
     }
 
     pub fn offload(&self) -> &Offload {
@@ -96,12 +125,38 @@ impl Gateway {
     /// Returns the servers that the caller may use.
     pub fn servers(&self, caller: &Caller) -> impl Iterator<Item = Arc<Server>> {
         let servers = self.registry.servers().into_iter();
-        servers.filter(|server| caller.tenant.sees(server.id().as_str()))
+        servers.filter(|server| caller.sees(server.id().as_str()))
+    }
+
+    /// Returns all toolsets, without asking who may use them.
+    pub fn all_toolsets(&self) -> &Toolsets {
+        &self.toolsets
+    }
+
+    /// Returns the toolsets that the caller may use.
+    pub fn toolsets(&self, caller: &Caller) -> impl Iterator<Item = Arc<Toolset>> {
+        let toolsets = self.toolsets.all().into_iter();
+        toolsets.filter(|toolset| caller.tenant.has_toolset(toolset.id().as_str()))
+    }
+
+    /// Returns the caller within a toolset. A toolset that the caller may not use does not exist
+    /// for it.
+    pub fn within(&self, caller: Caller, toolset: &str) -> Result<Caller, CallError> {
+        let found = self.toolsets.get(toolset).filter(|_| caller.tenant.has_toolset(toolset));
+        let not_found = || ToolsetError::NotFound { toolset: toolset.to_owned() };
+        Ok(Caller { toolset: Some(found.ok_or_else(not_found)?), ..caller })
+    }
+
+    /// Returns whether a tenant may use a server, or tools of it through a toolset.
+    pub fn is_used_by(&self, tenant: &Tenant, server: &str) -> bool {
+        let uses =
+            |it: &Arc<Toolset>| it.has_part_of(server) && tenant.has_toolset(it.id().as_str());
+        tenant.sees(server) || self.toolsets.all().iter().any(uses)
     }
 
     /// Returns the server with this id. A server that the caller may not use does not exist for it.
     pub fn server(&self, caller: &Caller, id: &str) -> Result<Arc<Server>, CallError> {
-        let server = self.registry.get(id).filter(|_| caller.tenant.sees(id));
+        let server = self.registry.get(id).filter(|_| caller.sees(id));
         server.ok_or_else(|| CallError::ServerNotFound { server: id.to_owned() })
     }
 
@@ -175,11 +230,11 @@ impl Gateway {
         &self,
         caller: &Caller,
         admission: Admission,
-        call: Call,
+        call: &Call,
     ) -> Result<Reply, CallError> {
-        self.events().tell(Kinds::STEPS, || arrived(caller, &call));
-        let mut accounting = Accounting::new(self, caller, &call);
-        let outcome = self.start(caller, admission, &call, &mut accounting).await;
+        self.events().tell(Kinds::STEPS, || arrived(caller, call));
+        let mut accounting = Accounting::new(self, caller, call);
+        let outcome = self.start(caller, admission, call, &mut accounting).await;
         accounting.finish(&outcome);
         outcome
     }
@@ -287,8 +342,10 @@ async fn call_backend(
 ) -> Result<Reply, CallError> {
     let _in_flight = accounting.at_backend(backend);
     let Tenant { id: tenant, policy, limits, .. } = &*caller.tenant;
-    let enqueue =
-        || backend.queue().enqueue(tenant, policy.weight, call.size).keyed(call.fairness_key);
+    let enqueue = || {
+        let entry = backend.queue().enqueue(tenant, policy.weight, call.size);
+        entry.keyed(call.fairness_key).of(call)
+    };
     let mut entry = enqueue();
     let ready = entry.wait_for(backend.ready(call.deadline)).await??;
     let tool = call.find_tool(caller, &ready)?;
@@ -307,23 +364,27 @@ async fn call_backend(
         context.is_admitted = true;
         call.check_arguments(backend, &caller.tenant, tool.as_deref()).await?;
     }
-    let (tool, admission) = (tool.as_deref(), context.admission.clone());
+    let (tool, admission) = (tool.as_ref(), context.admission.clone());
     let attempt = Attempt { events, backend, tenant, call, tool, admission };
-    let mut attempts = Attempts::new(backend, tenant, tool, call.deadline, &mut context.history)?;
+    let own = tool.map(|tool| &**tool);
+    let mut attempts = Attempts::new(backend, tenant, own, call.deadline, &mut context.history)?;
     loop {
         match attempt.run(entry, &mut attempts, &mut accounting.steps).await {
             Ok(answer) => {
                 let count = attempts.count();
                 let offload = backend.offload();
-                let held = hold_answer(&caller.tenant, answer.answer())?;
+                let held = hold_answer(&caller.tenant, answer.answer(), call.is_kept)?;
                 let rate_status = &mut context.rate_status;
                 return answer.into_reply(offload, call, held, rate_status, count).await;
             }
             Err(CallError::BackendStopped) if !backend.takes_calls_of(tenant) => {}
-            Err(error) => match attempts.next(&error) {
-                Some(at) => sleep_until(at).await,
-                None => return Err(error),
-            },
+            Err(error) => {
+                accounting.steps.note_failure(error.code());
+                match attempts.next(&error) {
+                    Some(at) => sleep_until(at).await,
+                    None => return Err(error),
+                }
+            }
         }
         if !backend.takes_calls_of(tenant) {
             attempts.withdraw();

@@ -3,7 +3,10 @@
 use tokio::time::Instant;
 
 use crate::events::Ahead;
-use crate::events::explanation::{AttemptRecord, Explanation, InstanceChoice, QueueWait};
+use crate::events::explanation::{
+    AttemptPeer, AttemptRecord, Explanation, InstanceChoice, QueueWait,
+};
+use crate::protocol::mcp::trace::SpanId;
 
 /// Costs a call that ends well no allocation.
 #[derive(Default)]
@@ -29,6 +32,11 @@ pub(super) struct AttemptStep {
     pub(super) instance: usize,
     pub(super) choice: InstanceChoice,
     pub(super) dispatched: Instant,
+    pub(super) peer: AttemptPeer,
+    /// Its span, if the call is traced.
+    pub(super) span: Option<SpanId>,
+    /// The time and the code of its failure, if it failed.
+    pub(super) failed: Option<(Instant, &'static str)>,
 }
 
 impl CallSteps {
@@ -44,16 +52,26 @@ impl CallSteps {
             let (after, took) = (wait.since.duration_since(arrived), until - wait.since);
             QueueWait { after, took, ahead: wait.ahead }
         });
-        let attempts = self.earlier.iter().chain(&self.attempt).map(|attempt| AttemptRecord {
-            instance: attempt.instance,
-            choice: attempt.choice,
-            after: attempt.dispatched.duration_since(arrived),
+        let now = Instant::now();
+        let attempts = self.earlier.iter().chain(&self.attempt).map(|attempt| {
+            let AttemptStep { instance, choice, dispatched, peer, span, failed } = *attempt;
+            let after = dispatched.duration_since(arrived);
+            let took = failed.map_or(now, |(at, _)| at).duration_since(dispatched);
+            let code = failed.map(|(_, code)| code);
+            AttemptRecord { instance, choice, after, took, code, peer, span }
         });
         Explanation { wait, attempts: attempts.collect(), ..Explanation::default() }
     }
 
     pub(super) fn note_wait(&mut self, ahead: Ahead) {
         self.wait = Some(SlotWait { since: Instant::now(), ahead });
+    }
+
+    /// Notes that the attempt under way has failed. Without one, it was never given to an instance.
+    pub(super) fn note_failure(&mut self, code: &'static str) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.failed.get_or_insert_with(|| (Instant::now(), code));
+        }
     }
 
     pub(super) fn note_dispatch(&mut self, attempt: AttemptStep) {

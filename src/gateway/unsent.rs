@@ -36,11 +36,30 @@ pub fn hold_response(tenant: &Tenant, len: usize) -> Result<Held, CallError> {
         .map_err(|full| no_room(full, &tenant.held.unsent, tenant.limits.rate_status()))
 }
 
-/// Takes room for a server's answer. An answer that is kept in the store would need none.
-pub(super) fn hold_answer(tenant: &Tenant, answer: &Answer) -> Result<Held, CallError> {
+/// Takes room for a server's answer. An answer that goes into the store has other room until it is
+/// there: answers that are not read do not keep it out.
+pub(super) fn hold_answer(
+    tenant: &Tenant,
+    answer: &Answer,
+    is_kept: bool,
+) -> Result<Held, CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = answer;
-    let held = tenant.held.unsent.take(text.len() + RESPONSE_COST);
+    let len = text.len() + RESPONSE_COST;
+    let held = tenant.held.unsent.take(len).or_else(|full| match is_kept {
+        true => tenant.held.keeping.take(len).map_err(|_| full),
+        false => Err(full),
+    });
     held.map(Arc::new).map_err(|full| CallError::AnswerDropped(in_words(full)))
+}
+
+/// Takes room for the response with a kept answer, which may have it since it arrived. Returns the
+/// full bound in words if there is no room: the answer can be asked for again.
+pub fn hold_kept(tenant: &Tenant, held: Option<&Held>, len: usize) -> Result<Held, String> {
+    let unsent = &tenant.held.unsent;
+    match held.filter(|held| held.is_in(unsent)) {
+        Some(held) => Ok(held.clone()),
+        None => unsent.take(len + RESPONSE_COST).map(Arc::new).map_err(in_words),
+    }
 }
 
 /// Returns the refusal of work, or of a response, that finds no room.

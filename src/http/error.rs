@@ -21,6 +21,7 @@ use crate::common::limit_use::{LimitUse, millis_up};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::store::StoreError;
+use crate::toolsets::error::ToolsetError;
 
 /// The reason why a request fails: an error of HTTP itself, of the call, or of the store.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,11 @@ pub(crate) enum HttpError {
     InvalidRequest(String),
     #[error("the body is larger than the limit of {limit} bytes")]
     PayloadTooLarge { limit: usize },
+    #[error(
+        "the body is compressed (`Content-Encoding`), and only plain bodies are taken: send it \
+         without compression"
+    )]
+    ContentEncoding,
     #[error("there is no {0}")]
     NotFound(String),
     /// The API cannot change the file.
@@ -68,11 +74,15 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::InvalidRequest(_)
         | CallError::InvalidArguments(_)
         | CallError::Misfit(_)
+        | CallError::Toolset(ToolsetError::Arguments(_))
         | CallError::HeaderMismatch(_) => StatusCode::BAD_REQUEST,
-        CallError::ServerNotFound { .. } | CallError::ToolNotFound { .. } => StatusCode::NOT_FOUND,
-        CallError::ToolHeld { .. } | CallError::SecretMissing { .. } | CallError::Withdrawn => {
-            StatusCode::CONFLICT
-        }
+        CallError::ServerNotFound { .. }
+        | CallError::ToolNotFound { .. }
+        | CallError::Toolset(_) => StatusCode::NOT_FOUND,
+        CallError::ToolHeld { .. }
+        | CallError::SecretMissing { .. }
+        | CallError::Cancelled { .. }
+        | CallError::Withdrawn => StatusCode::CONFLICT,
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
         CallError::Backend { .. }
         | CallError::BackendExited { .. }
@@ -100,10 +110,10 @@ fn status_of_refusal(refusal: &Refusal) -> StatusCode {
         Refusal::InProgress(_) | Refusal::Cancelled { .. } | Refusal::NoCallbackSecret => {
             StatusCode::CONFLICT
         }
-        Refusal::StillRunning(_) => StatusCode::GATEWAY_TIMEOUT,
+        Refusal::StillRunning(_) | Refusal::Undecided => StatusCode::GATEWAY_TIMEOUT,
         Refusal::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
         Refusal::ResultGone => StatusCode::GONE,
-        Refusal::OutcomeUnknown => StatusCode::BAD_GATEWAY,
+        Refusal::OutcomeUnknown | Refusal::NoRoomForAnswer { .. } => StatusCode::BAD_GATEWAY,
         Refusal::StoreUnavailable { .. } | Refusal::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::TooManyWaiters(_) | Refusal::TooManyRecords(_) | Refusal::TooManyAccepted(_) => {
             StatusCode::TOO_MANY_REQUESTS
@@ -136,6 +146,7 @@ impl HttpError {
             Self::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden"),
             Self::InvalidRequest(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::PayloadTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+            Self::ContentEncoding => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request"),
             Self::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
             Self::DependencyFailed(_) => (StatusCode::FAILED_DEPENDENCY, "dependency_failed"),
             Self::ResultTooLarge => (StatusCode::BAD_GATEWAY, "result_too_large"),
@@ -329,11 +340,36 @@ pub(super) fn call_failed(error: HttpError, call: CallId) -> Response<Body> {
 }
 
 pub(super) async fn no_such_path(uri: Uri) -> Response<Body> {
-    let detail = format!(
-        "there is nothing at `{}`; tools are called by POST /v1/servers/SERVER/tools/TOOL, MCP is \
-         spoken at /mcp",
-        uri.path()
-    );
+    nothing_at(
+        &uri,
+        "tools are called by POST /v1/servers/SERVER/tools/TOOL, MCP is spoken at /mcp",
+    )
+}
+
+/// Says where the pages of operators are, if they have an address of their own.
+pub(super) async fn served_to_operators(uri: Uri) -> Response<Body> {
+    nothing_at(
+        &uri,
+        "this address serves callers; that path is served at the address that `ops_listen` names",
+    )
+}
+
+/// Says what there is at the operators' own address.
+pub(super) async fn no_such_path_for_operators(uri: Uri) -> Response<Body> {
+    nothing_at(
+        &uri,
+        "this address serves operators: /admin/v1, /metrics and /readyz; callers have that of \
+         `listen`",
+    )
+}
+
+/// Says that there is nothing at an address for other replicas.
+pub(super) async fn no_such_path_for_replicas(uri: Uri) -> Response<Body> {
+    nothing_at(&uri, "this address serves other replicas only")
+}
+
+fn nothing_at(uri: &Uri, advice: &str) -> Response<Body> {
+    let detail = format!("there is nothing at `{}`; {advice}", uri.path());
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail, "no").into_response()
 }
 

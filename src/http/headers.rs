@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use crate::backend::queue::FairnessKey;
 use crate::gateway::{CallError, check_timeout};
-use crate::protocol::mcp::{meta, trace};
+use crate::protocol::mcp::meta;
+use crate::protocol::mcp::trace::Trace;
 use crate::registry::Server;
 use crate::tenants::limits::RateStatus;
 
@@ -33,7 +34,7 @@ pub(crate) static TOOL_ERRORS: HeaderName = HeaderName::from_static("trunkline-t
 pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// A day: no server has a longer `max_deadline`.
-const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+pub(crate) const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 const FAIRNESS_KEY_LEN_MAX: usize = 64;
 
@@ -84,12 +85,18 @@ pub(crate) fn tool_errors_fail(headers: &HeaderMap) -> Result<bool, CallError> {
 
 /// Returns whether the caller asks for this media type by name.
 pub(crate) fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
-    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let mut types = accept.flat_map(|value| value.split(','));
-    types.any(|value| {
-        let name = value.split(';').next().unwrap_or_default();
-        name.trim().eq_ignore_ascii_case(media_type)
-    })
+    accepted_types(headers).any(|name| name.eq_ignore_ascii_case(media_type.as_bytes()))
+}
+
+/// Returns the media types and ranges that the caller accepts, without their parameters.
+pub(crate) fn accepted_types(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let values = headers.get_all(ACCEPT).iter();
+    values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',').map(media_type))
+}
+
+/// Returns a media type without its parameters.
+pub(crate) fn media_type(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
 /// Reads which of its tenant's other calls the call takes turns with.
@@ -105,20 +112,14 @@ pub(crate) fn fairness_key(headers: &HeaderMap) -> Result<FairnessKey, CallError
     }
 }
 
-/// Copies the request's trace (W3C Trace Context) into members of `_meta`, `,"name":value` each:
-/// stdio has no headers. Empty without a valid trace.
-pub(super) fn trace_members(headers: &HeaderMap) -> String {
+/// Reads the request's trace (W3C Trace Context).
+pub(super) fn trace_of(headers: &HeaderMap) -> Option<Trace> {
     let all = |name| headers.get_all(name).iter().map(|value| value.to_str().ok());
     // Several parents are ambiguous; the state may be a list on several lines.
     let mut parents = all(meta::TRACEPARENT);
-    let (Some(Some(parent)), None) = (parents.next(), parents.next()) else { return String::new() };
-    let Some(traceparent) = trace::traceparent(parent) else { return String::new() };
-    let mut members = format!(",\"{}\":\"{traceparent}\"", meta::TRACEPARENT);
+    let (Some(Some(parent)), None) = (parents.next(), parents.next()) else { return None };
     let state: Option<Vec<&str>> = all(meta::TRACESTATE).collect();
-    if let Some(tracestate) = state.and_then(|state| trace::tracestate(&state.join(","))) {
-        members += &format!(",\"{}\":{tracestate}", meta::TRACESTATE);
-    }
-    members
+    Trace::parse(parent, state.map(|state| state.join(",")).as_deref())
 }
 
 /// Makes a value of text that the gateway wrote itself, without copying.

@@ -32,6 +32,10 @@ pub(crate) enum ListForm {
     Own,
     /// Tools of one server, in one piece.
     Rest,
+    /// Tools of the toolset with this number, in pages.
+    Toolset(u64),
+    /// Tools of the toolset with this number, in one piece.
+    RestToolset(u64),
 }
 
 /// Names a list by all that decides what is in it.

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
+use axum::routing::any;
+use prometheus::proto::MetricFamily;
 use tokio::time::Instant;
 
 use super::auth::origin::{CallersPage, OperatorsPage};
+use super::error::served_to_operators;
 use super::state::AppState;
 use crate::backend::{Backend, RunState};
 use crate::common::ids::TenantId;
@@ -21,6 +25,13 @@ use crate::telemetry::tenants::{OTHER, TenantCounts, TenantReading};
 use crate::tenants::Tenant;
 
 type Readiness = (StatusCode, String);
+
+/// Returns the routes that say where the pages of operators are, if that is elsewhere.
+pub(super) fn elsewhere() -> Router<Arc<AppState>> {
+    Router::new()
+        .route("/metrics", any(served_to_operators))
+        .route("/admin/{*path}", any(served_to_operators))
+}
 
 /// Answers as long as the process does anything at all.
 pub(super) async fn healthz(_: CallersPage) -> &'static str {
@@ -101,7 +112,7 @@ fn line(server: &Backend) -> String {
 
 /// Renders the metrics for Prometheus.
 pub(super) async fn metrics(State(app): State<Arc<AppState>>, _: OperatorsPage) -> Response<Body> {
-    render_metrics(&app, |tenant| tenant.id.name().as_str())
+    render_metrics(&app, tenant_name)
 }
 
 /// Renders the metrics where operators have no port of their own: anybody may ask, so no tenant is
@@ -114,10 +125,39 @@ pub(super) async fn metrics_for_all(
 }
 
 fn render_metrics(app: &AppState, name: impl Fn(&Tenant) -> &str) -> Response<Body> {
+    refresh(app, name);
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, content_type)], app.gateway.metrics().render()).into_response()
+}
+
+impl AppState {
+    /// Reads all metrics, as `/metrics` shows them.
+    pub fn read_metrics(&self) -> Vec<MetricFamily> {
+        if self.has_ops_listener {
+            refresh(self, tenant_name)
+        } else {
+            refresh(self, |_| OTHER)
+        }
+        self.gateway.metrics().gather()
+    }
+}
+
+fn tenant_name(tenant: &Tenant) -> &str {
+    tenant.id.name().as_str()
+}
+
+/// Shows what is counted elsewhere.
+fn refresh(app: &AppState, name: impl Fn(&Tenant) -> &str) {
     let metrics = app.gateway.metrics();
+    metrics.show_lost_events(app.gateway.events().lost());
     metrics.store_up().set(i64::from(app.store.failing().is_empty()));
     let budgets = app.directory.budgets();
-    for (name, budget) in [("unsent", &budgets.unsent), ("arriving", &budgets.arriving)] {
+    let named = [
+        ("unsent", &budgets.unsent),
+        ("requests", &budgets.requests),
+        ("keeping", &budgets.keeping),
+    ];
+    for (name, budget) in named {
         metrics.show_budget(name, budget.held(), budget.refused());
     }
     let waiting = show_waiting(app);
@@ -127,8 +167,6 @@ fn render_metrics(app: &AppState, name: impl Fn(&Tenant) -> &str) -> Response<Bo
         counts: tenant_counts(tenant, &waiting),
     };
     metrics.show_tenants(app.directory.tenants().iter().map(reading).collect());
-    let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], metrics.render()).into_response()
 }
 
 /// Shows the longest wait of each server. Returns how many calls of each tenant wait.

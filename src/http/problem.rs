@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::common::ids::CallId;
 use crate::common::limit_use::LimitUse;
+use crate::protocol::jsonrpc::JsonText;
 
 /// The wait that is asked for where no better time is known.
 pub(super) const RETRY_SOON_MS: u64 = 1000;
@@ -44,7 +45,8 @@ pub(super) struct Problem<'a> {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct BackendProblem<'a> {
     pub(super) code: i64,
-    pub(super) message: &'a str,
+    #[schemars(with = "String")]
+    pub(super) message: &'a JsonText,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     pub(super) data: Option<&'a RawValue>,

@@ -3,11 +3,14 @@
 //! `axum::serve` would be shorter, but has no limit for the time that a client takes to send its
 //! request line and headers: half-sent requests would stay open for ever.
 
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
@@ -24,6 +27,7 @@ use tokio_util::task::TaskTracker;
 use super::auth::origin::Routes;
 pub use super::connections::ConnectionBounds;
 use super::connections::activity::watched;
+use super::connections::unread_body::UnreadBody;
 use super::connections::{Admitted, Connections};
 use super::unsent::{ConnectionProgress, ExpectedResponse, StreamExecutor};
 use crate::telemetry::metrics::ConnectionMetrics;
@@ -119,12 +123,22 @@ pub(super) async fn serve_connection(
     let connection = &admitted.connection;
     let activity = &connection.activity;
     let progress = ConnectionProgress::begin();
+    let unread = Arc::new(UnreadBody::default());
     let service = service_fn(|mut request: Request<Incoming>| {
         let response = ExpectedResponse::to(&mut request, &routes.unsent, &progress);
-        let open = admitted.begin(&request);
+        let mut open = admitted.begin(&request);
         request.extensions_mut().insert(admitted.handle());
-        let answer = routes.call(request);
-        async move { answer.await.map(|it| response.count(it).map(|body| open.answered(body))) }
+        let version = request.version();
+        let answer = routes.call(request.map(|body| unread.watch(version, body)));
+        let unread = unread.clone();
+        async move {
+            open.turn().await;
+            let mut answer = answer.await?;
+            if !unread.read_rest().await {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response.count(answer).map(|body| open.answered(body)))
+        }
     });
     let written = progress.clone();
     let stream = InspectWriter::new(stream, move |_: &[u8]| written.bytes_written());

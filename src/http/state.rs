@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::auth::origin::OriginPolicy;
 use super::list_cache::ListCache;
 use super::mcp::{self, Sessions, StreamQuota};
+use super::pages::sign_in::SignIn;
 use super::unsent::ListenerUnsent;
 use super::{admin, error, rest};
 use crate::calls::Calls;
@@ -21,6 +22,7 @@ use crate::gateway::Gateway;
 use crate::store::{EndedSession, Store};
 use crate::tenants::Directory;
 use crate::tenants::oauth::{Resource, Verifier};
+use crate::trunk::Trunk;
 
 pub struct AppState {
     pub(super) gateway: Arc<Gateway>,
@@ -43,6 +45,8 @@ pub struct AppState {
     pub(super) origins: OriginPolicy,
     /// The policy of the listener for operators, which may be the same.
     pub(super) ops_origins: OriginPolicy,
+    /// Whether only operators can ask for metrics.
+    pub(super) has_ops_listener: bool,
     pub(super) max_body: usize,
     pub(super) batch: BatchConfig,
     pub(super) draining: AtomicBool,
@@ -54,6 +58,11 @@ pub struct AppState {
     /// The other replicas, if this gateway is one of several.
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) stream_quota: Arc<StreamQuota>,
+    /// The streams of clients of 2024-11-05; `None` if these are not served.
+    pub(super) sse_clients: Option<mcp::SseClients>,
+    pub(super) trunk: Trunk,
+    /// Signing in to the live pages.
+    pub(super) sign_in: SignIn,
     /// Lists of tools, as they were rendered.
     pub(super) lists: ListCache,
 }
@@ -72,7 +81,6 @@ impl AppState {
         Self {
             calls,
             recent,
-            gateway,
             store: directory.store().clone(),
             tenant_reports: Semaphore::new(admin::TENANT_REPORTS_MAX),
             admin_reports: Semaphore::new(admin::ADMIN_REPORTS_MAX),
@@ -83,6 +91,7 @@ impl AppState {
             resource: config.auth.oauth.as_ref().map(Resource::new),
             origins: OriginPolicy::new(config, config.listen),
             ops_origins: OriginPolicy::new(config, config.ops_listen.unwrap_or(config.listen)),
+            has_ops_listener: config.ops_listen.is_some(),
             max_body: config.max_body,
             batch: config.batch.clone(),
             draining: AtomicBool::new(false),
@@ -91,7 +100,11 @@ impl AppState {
             cluster: None,
             sealer,
             stream_quota: Arc::default(),
+            trunk: Trunk::new(gateway.clone()),
+            sign_in: SignIn::default(),
+            sse_clients: config.legacy_sse.then(mcp::SseClients::default),
             lists: ListCache::default(),
+            gateway,
         }
     }
 
@@ -102,6 +115,10 @@ impl AppState {
         let (gateway, directory) = (self.gateway.clone(), self.directory.clone());
         let calls = calls(gateway, directory, Some(cluster.clone()), config);
         Self { calls, sessions, cluster: Some(cluster), ..self }
+    }
+
+    pub fn trunk(&self) -> &Trunk {
+        &self.trunk
     }
 
     pub fn calls(&self) -> &Calls {
@@ -122,6 +139,13 @@ impl AppState {
     /// Makes `/readyz` answer 503, so that load balancers send new traffic elsewhere.
     pub fn start_draining(&self) {
         self.draining.store(true, Ordering::Release);
+    }
+
+    /// Returns the token of a link that opens one session of the operators' page, if their port is
+    /// on loopback and there is no administrator's key.
+    pub fn sign_in_link(&self) -> Option<String> {
+        let is_wanted = self.ops_origins.is_local() && !self.directory.has_admin_key();
+        is_wanted.then(|| self.sign_in.new_link())
     }
 
     /// Ends all streams that would last for ever.

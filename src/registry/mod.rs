@@ -4,6 +4,7 @@
 //! lock, and keeps what it has found.
 
 mod known_tools;
+mod operate;
 mod per_session;
 mod per_tenant;
 mod process_group;
@@ -36,7 +37,7 @@ use crate::backend::{Backend, Environment, RunState};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::common::limit_use::LimitUse;
 use crate::common::offload::Offload;
-use crate::config;
+use crate::config::{self, LeftOut};
 use crate::events::Events;
 use crate::tenants::Tenant;
 use crate::tenants::secrets::Vault;
@@ -49,6 +50,8 @@ pub struct Registry {
 
 struct Inner {
     servers: ArcSwap<Servers>,
+    /// Servers of an MCP client's file that are not started.
+    left_out: ArcSwap<Vec<LeftOut>>,
     rollovers: Mutex<Rollovers>,
     /// Counts the snapshots, for those who follow them.
     version: watch::Sender<u64>,
@@ -277,6 +280,7 @@ impl Registry {
         let registry = Self {
             inner: Arc::new(Inner {
                 servers: ArcSwap::default(),
+                left_out: ArcSwap::default(),
                 rollovers: Mutex::default(),
                 version: watch::Sender::new(0),
                 settled: AtomicBool::new(false),

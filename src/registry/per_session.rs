@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -49,6 +50,8 @@ pub struct PerSession {
     processes: Arc<Mutex<HashMap<SessionId, SessionProcess>>>,
     /// All processes are started alike, and no tenant has secrets in them.
     known: Arc<Mutex<KnownTools>>,
+    /// Set once the log says that lists leave the server out.
+    is_said: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -67,13 +70,27 @@ impl SessionProcess {
 
 impl PerSession {
     pub(super) fn new(group: ProcessGroup) -> Self {
-        Self { group, processes: Arc::default(), known: Arc::default() }
+        let (processes, known) = Default::default();
+        Self { group, processes, known, is_said: AtomicBool::new(false) }
     }
 
     /// Returns the same server with another configuration. Processes stay until their sessions end.
     pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
         let (processes, known) = (self.processes.clone(), self.known.clone());
-        Self { group: self.group.renewed(config), processes, known }
+        let is_said = AtomicBool::new(false);
+        Self { group: self.group.renewed(config), processes, known, is_said }
+    }
+
+    /// Says in the log, once, that lists leave the server out for clients without a session.
+    pub fn say_left_out(&self) {
+        if !self.is_said.swap(true, Ordering::Relaxed) {
+            let server = &self.group.id;
+            tracing::info!(
+                %server,
+                "lists at `/mcp` leave out server `{server}` for clients of the modern era: it has \
+                 a process for each session (`sharing = \"session\"`), and they have none"
+            );
+        }
     }
 
     /// Starts no more processes, and drains those that there are.
@@ -95,7 +112,10 @@ impl PerSession {
         }
         session_places::ensure_place(&processes, &owner.tenant, self.server())?;
         let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
-        let recipients = Recipients::new(self.group.id.clone(), Some(owner.client.clone()));
+        let recipients = Recipients {
+            shown_tools: self.known.lock().get(None),
+            ..Recipients::new(self.group.id.clone(), Some(owner.client.clone()))
+        };
         let id = self.group.id.clone();
         let environment = self.group.environment.of_tenant(&owner.tenant);
         let secrets = Arc::default();

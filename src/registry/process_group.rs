@@ -96,3 +96,21 @@ fn slots(config: &config::ServerConfig) -> Arc<TenantQuota> {
 /// last clone. A process and the next one of its tenant share it.
 #[derive(Clone, Default)]
 pub(super) struct ProcessSlot(Arc<OnceCell<QuotaPermit>>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Program, ServerConfig, Transport};
+
+    #[test]
+    fn processes_of_one_tenant_that_are_ending_leave_a_quarter_of_the_places() {
+        for (max_sessions, most) in [(2, 1), (3, 2), (4, 3), (100, 75)] {
+            let config = ServerConfig::new(Transport::Stdio(Program::default()));
+            let slots = slots(&ServerConfig { sharing: Sharing::Session, max_sessions, ..config });
+            let [greedy, other] = ["greedy", "other"].map(TenantId::testing);
+            let held: Vec<_> = std::iter::from_fn(|| slots.take(&greedy)).collect();
+            assert_eq!(held.len(), most, "of {max_sessions}");
+            assert!(slots.take(&other).is_some());
+        }
+    }
+}

@@ -18,12 +18,22 @@ use crate::backend::Backend;
 use crate::backend::changes::recipients::Recipients;
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::ServerId;
-use crate::config::{self, Sharing, Start};
+use crate::config::{self, LeftOut, Sharing, Start};
 
 /// The rollovers of all servers. The snapshot that calls read is made of their active ones.
 pub(super) type Rollovers = BTreeMap<ServerId, Rollover<Arc<Server>>>;
 
 impl Registry {
+    /// Shows these servers as ones that are not started.
+    pub fn set_left_out(&self, left_out: Vec<LeftOut>) {
+        self.inner.left_out.store(Arc::new(left_out));
+    }
+
+    /// Returns the servers of an MCP client's file that are not started.
+    pub fn left_out(&self) -> Arc<Vec<LeftOut>> {
+        self.inner.left_out.load_full()
+    }
+
     /// Makes these the servers. Those whose configuration is the same are not touched.
     pub fn apply(&self, wanted: &BTreeMap<ServerId, config::ServerConfig>) {
         let mut rollovers = self.inner.rollovers.lock();
@@ -156,7 +166,8 @@ impl Registry {
         old: Option<Arc<Backend>>,
     ) -> Arc<Server> {
         let stage = if old.is_some() { Stage::Waiting } else { Stage::Active };
-        let recipients = Recipients { changes: rollover.changes(id), client: None };
+        let changes = rollover.changes(id);
+        let recipients = Recipients { changes, client: None, shown_tools: None };
         let (id, environment) = (id.clone(), self.inner.environment.clone());
         let waited = waited(rollover, config);
         let backend =

@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 use tokio::task::{self, AbortHandle, JoinSet};
 use tracing::error;
 
-use super::tools::{Outcome, Work};
-use crate::protocol::mcp::Era;
+use super::protocol::Pending;
+use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::text_of;
 
 /// Requests that may wait. When the queue is full nothing is read.
@@ -42,10 +42,11 @@ impl CallQueue {
         self.waiting.push_back(WaitingCall { id: id.to_owned(), line: line.into() });
     }
 
-    pub(super) fn pop(&mut self) -> Option<Box<[u8]>> {
-        let WaitingCall { line, .. } = self.waiting.pop_front()?;
+    /// Returns the next request, with its id.
+    pub(super) fn pop(&mut self) -> Option<(Box<RawValue>, Box<[u8]>)> {
+        let WaitingCall { id, line } = self.waiting.pop_front()?;
         self.bytes -= line.len();
-        Some(line)
+        Some((id, line))
     }
 
     /// Removes the requests with that id and returns how many there were.
@@ -65,7 +66,7 @@ impl CallQueue {
 
 #[derive(Default)]
 pub(super) struct Running {
-    tasks: JoinSet<Outcome<'static>>,
+    tasks: JoinSet<Frame>,
     /// Calls that still need an answer. A cancelled one is removed at once, even if its task had
     /// ended before it could be stopped.
     calls: HashMap<task::Id, RunningCall>,
@@ -73,17 +74,16 @@ pub(super) struct Running {
 
 pub(super) struct RunningCall {
     pub(super) id: Box<RawValue>,
-    pub(super) era: Era,
     abort: AbortHandle,
 }
 
-/// A call that has ended and needs its answer. The outcome is `None` if the tool panicked.
-pub(super) type EndedCall = (RunningCall, Option<Outcome<'static>>);
+/// A call that has ended, and its answer; `None` if the tool panicked.
+pub(super) type EndedCall = (RunningCall, Option<Frame>);
 
 impl Running {
-    pub(super) fn start(&mut self, id: &RawValue, era: Era, work: Work) {
-        let abort = self.tasks.spawn(work);
-        self.calls.insert(abort.id(), RunningCall { id: id.to_owned(), era, abort });
+    pub(super) fn start(&mut self, id: &RawValue, answer: Pending) {
+        let abort = self.tasks.spawn(answer);
+        self.calls.insert(abort.id(), RunningCall { id: id.to_owned(), abort });
     }
 
     /// Returns the number of running calls, including cancelled ones that have not stopped yet.
@@ -98,8 +98,8 @@ impl Running {
     /// Waits for the next call to end; `None` if it was cancelled. Cancel-safe: there is no await
     /// after the task was taken out.
     pub(super) async fn next(&mut self) -> Option<EndedCall> {
-        let (task, outcome) = match self.tasks.join_next_with_id().await? {
-            Ok((task, outcome)) => (task, Some(outcome)),
+        let (task, answer) = match self.tasks.join_next_with_id().await? {
+            Ok((task, answer)) => (task, Some(answer)),
             Err(error) => {
                 if error.is_panic() {
                     error!(%error, "a tool panicked");
@@ -107,7 +107,7 @@ impl Running {
                 (error.id(), None)
             }
         };
-        Some((self.calls.remove(&task)?, outcome))
+        Some((self.calls.remove(&task)?, answer))
     }
 
     /// Stops the calls with that id and returns how many there were.
@@ -167,7 +167,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_cancelled_after_its_end_is_not_answered() {
         let mut running = Running::default();
-        running.start(&id("1"), Era::Legacy, Box::pin(async { Outcome::text("late") }));
+        running.start(&id("1"), Box::pin(async { Frame::result(&id("1"), &"late") }));
         tokio::task::yield_now().await;
         assert_eq!(running.cancel(&id("1")), 1);
         assert!(running.next().await.is_none());
@@ -177,9 +177,9 @@ mod tests {
     #[tokio::test]
     async fn the_call_of_a_tool_that_panics_is_known() {
         let mut running = Running::default();
-        running.start(&id("7"), Era::Legacy, Box::pin(async { panic!("on purpose") }));
-        let (call, outcome) = running.next().await.unwrap();
+        running.start(&id("7"), Box::pin(async { panic!("on purpose") }));
+        let (call, answer) = running.next().await.unwrap();
         assert_eq!(call.id.get(), "7");
-        assert!(outcome.is_none());
+        assert!(answer.is_none());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One loop ([`run`]) reads requests, answers most of them at once, and writes the answers. Only
 //! calls that wait run as tasks, so a flood of short calls costs one read and one write for many.
-//! Calls with long arguments are computed by other threads, so that they hold up no other call.
+//! Long requests are read and computed by other threads, so that they hold up no other call.
 //!
 //! - `server`: lines in, answers out, and the calls in between; no I/O
 //! - `protocol`: answers one request

@@ -3,13 +3,14 @@
 //! A request whose `_meta` names its version is modern, any other is legacy. Nothing is kept from
 //! one request to the next.
 
+use std::pin::Pin;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::tools::{self, Called, Outcome, Work};
+use super::tools::{self, Called, Outcome};
 use crate::protocol::jsonrpc::framing::type_name;
 use crate::protocol::jsonrpc::{Frame, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::protocol::mcp::params::text_of;
@@ -21,9 +22,12 @@ use crate::protocol::mcp::{
 /// Time for which a client may cache the tool list, which changes only with the program.
 const TTL_MS: u64 = 3_600_000;
 
+/// An answer that takes time.
+pub(super) type Pending = Pin<Box<dyn Future<Output = Frame> + Send>>;
+
 pub(super) enum RpcAnswer {
     Now(Frame),
-    Later { era: Era, work: Work },
+    Later(Pending),
 }
 
 /// An error to answer a request with.
@@ -58,7 +62,7 @@ struct Meta<'a> {
     client_capabilities: Option<&'a RawValue>,
 }
 
-/// Answers a request, or returns the work that its answer needs.
+/// Answers a request, at once or later.
 pub(super) fn answer(id: &RawValue, method: &str, params: Option<&RawValue>) -> RpcAnswer {
     dispatch(id, method, params).unwrap_or_else(|refusal| {
         let RpcRefusal { code, message, data } = refusal;
@@ -67,7 +71,7 @@ pub(super) fn answer(id: &RawValue, method: &str, params: Option<&RawValue>) -> 
 }
 
 /// Writes the answer to a `tools/call`.
-pub(super) fn call_result(id: &RawValue, era: Era, outcome: &Outcome<'_>) -> Frame {
+fn call_result(id: &RawValue, era: Era, outcome: &Outcome<'_>) -> Frame {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct CallResult<'a> {
@@ -131,7 +135,10 @@ fn call(id: &RawValue, era: Era, params: &ToolParams<'_>) -> Result<RpcAnswer, R
         name.ok_or_else(|| RpcRefusal::params("`name` must be a string, the name of the tool"))?;
     match tools::call(&name, params.arguments) {
         Some(Called::Done(outcome)) => Ok(RpcAnswer::Now(call_result(id, era, &outcome))),
-        Some(Called::Later(work)) => Ok(RpcAnswer::Later { era, work }),
+        Some(Called::Later(work)) => {
+            let id = id.to_owned();
+            Ok(RpcAnswer::Later(Box::pin(async move { call_result(&id, era, &work.await) })))
+        }
         None => Err(RpcRefusal::params(format!("there is no tool `{name}`"))),
     }
 }

@@ -2,8 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use serde_json::value::RawValue;
+use tokio::task::spawn_blocking;
 use tracing::{debug, error, warn};
 
 use super::LINE_LEN_MAX;
@@ -17,6 +18,9 @@ use crate::protocol::jsonrpc::{
 };
 use crate::protocol::mcp::method;
 
+/// Longer requests are read and worked on by another thread: one loop answers all callers, and
+/// nobody's computation may keep the others waiting.
+const LONG: usize = 4 * 1024;
 /// With this many unwritten bytes the client is not reading: nothing is read and no call starts.
 const OUT_LEN_MAX: usize = 1024 * 1024;
 
@@ -72,12 +76,11 @@ impl StdServer {
 
     /// Answers a call that has ended; `None` if it was cancelled.
     pub(super) fn finish(&mut self, ended: Option<EndedCall>) {
-        let Some((RunningCall { id, era, .. }, outcome)) = ended else { return };
-        let frame = match outcome {
-            Some(outcome) => protocol::call_result(&id, era, &outcome),
-            None => Frame::error(Some(&id), INTERNAL_ERROR, "the tool failed unexpectedly", None),
-        };
-        self.send(&frame);
+        let Some((RunningCall { id, .. }, answer)) = ended else { return };
+        let answer = answer.unwrap_or_else(|| {
+            Frame::error(Some(&id), INTERNAL_ERROR, "the tool failed unexpectedly", None)
+        });
+        self.send(&answer);
     }
 
     /// Removes the bytes that were written from `out`.
@@ -95,20 +98,30 @@ impl StdServer {
         self.running.cancel_all();
     }
 
-    fn take(&mut self, line: &[u8]) {
-        match decode(line) {
-            Ok(Message::Request { id, method, params }) => {
-                if self.must_wait(&method) {
-                    self.queue.push(id, line);
-                } else {
-                    self.answer(id, &method, params);
-                }
+    fn take(&mut self, line: &Bytes) {
+        if line.len() > LONG
+            && let Some(id) = leading_id(line)
+        {
+            // The thread that answers reads the rest.
+            match self.must_wait(method::TOOLS_CALL) {
+                true => self.queue.push(id, line),
+                false => self.answer_on_thread(id, line.clone()),
             }
+            return;
+        }
+        match decode(line) {
+            Ok(Message::Request { id, method, .. }) if self.must_wait(&method) => {
+                self.queue.push(id, line);
+            }
+            Ok(Message::Request { id, .. }) if line.len() > LONG => {
+                self.answer_on_thread(id, line.clone());
+            }
+            Ok(Message::Request { id, method, params }) => self.answer(id, &method, params),
             Ok(Message::Notification { method, params }) => self.notified(&method, params),
             Ok(Message::Response { id, .. }) => {
                 warn!(id = id.get(), "ignored an answer: nothing was asked");
             }
-            Err(malformed) => self.refuse(&malformed),
+            Err(malformed) => self.send(&refusal(&malformed)),
         }
     }
 
@@ -125,9 +138,11 @@ impl StdServer {
 
     fn start_waiting(&mut self) {
         while self.may_start()
-            && let Some(line) = self.queue.pop()
+            && let Some((id, line)) = self.queue.pop()
         {
-            if let Ok(Message::Request { id, method, params }) = decode(&line) {
+            if line.len() > LONG {
+                self.answer_on_thread(&id, line.into());
+            } else if let Ok(Message::Request { id, method, params }) = decode(&line) {
                 self.answer(id, &method, params);
             }
         }
@@ -136,20 +151,30 @@ impl StdServer {
     fn answer(&mut self, id: &RawValue, method: &str, params: Option<&RawValue>) {
         match protocol::answer(id, method, params) {
             RpcAnswer::Now(frame) => self.send(&frame),
-            RpcAnswer::Later { .. } if self.stopped => {}
-            RpcAnswer::Later { era, work } => self.running.start(id, era, work),
+            RpcAnswer::Later(_) if self.stopped => {}
+            RpcAnswer::Later(answer) => self.running.start(id, answer),
         }
     }
 
-    fn refuse(&mut self, malformed: &Malformed<'_>) {
-        let frame = match *malformed {
-            Malformed::NotJson => Frame::error(None, PARSE_ERROR, "the line is not JSON", None),
-            Malformed::Batch => {
-                Frame::error(None, INVALID_REQUEST, "Batch requests not supported", None)
-            }
-            Malformed::Invalid { id, why } => Frame::error(id, INVALID_REQUEST, why, None),
+    /// Answers a long request without keeping the loop from its other work.
+    fn answer_on_thread(&mut self, id: &RawValue, line: Bytes) {
+        if self.stopped {
+            return;
+        }
+        let read = move || match decode(&line) {
+            Ok(Message::Request { id, method, params }) => protocol::answer(id, &method, params),
+            Ok(_) => unreachable!("it begins as a request"),
+            Err(malformed) => RpcAnswer::Now(refusal(&malformed)),
         };
-        self.send(&frame);
+        let answer = async move {
+            match spawn_blocking(read).await {
+                Ok(RpcAnswer::Now(frame)) => frame,
+                Ok(RpcAnswer::Later(answer)) => answer.await,
+                // The request is answered as one whose tool has panicked.
+                Err(error) => panic!("{error}"),
+            }
+        };
+        self.running.start(id, Box::pin(answer));
     }
 
     fn notified(&mut self, method: &str, params: Option<&RawValue>) {
@@ -172,8 +197,27 @@ impl StdServer {
     }
 
     fn send(&mut self, frame: &Frame) {
-        self.out.extend_from_slice(frame.as_bytes());
+        self.out.extend_from_slice(&frame.bytes());
     }
+}
+
+fn refusal(malformed: &Malformed<'_>) -> Frame {
+    match *malformed {
+        Malformed::NotJson => Frame::error(None, PARSE_ERROR, "the line is not JSON", None),
+        Malformed::Batch => {
+            Frame::error(None, INVALID_REQUEST, "Batch requests not supported", None)
+        }
+        Malformed::Invalid { id, why } => Frame::error(id, INVALID_REQUEST, why, None),
+    }
+}
+
+/// Returns the id of a request whose line begins as most clients write it, without reading more.
+fn leading_id(line: &[u8]) -> Option<&RawValue> {
+    let rest = line.strip_prefix(br#"{"jsonrpc":"2.0","id":"#)?;
+    let is_short = rest.first().is_some_and(|first| matches!(first, b'"' | b'-' | b'0'..=b'9'));
+    let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>();
+    let id = is_short.then(|| values.next()?.ok()).flatten()?;
+    rest[values.byte_offset()..].starts_with(br#","method":""#).then_some(id)
 }
 
 /// Returns the id of the request to cancel.

@@ -1,12 +1,11 @@
 //! The audit log.
 
-use serde_json::Value;
-
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::tenants::present_generation;
 use super::{Result, Store, StoreError, Tx, now, with_timeout};
-use crate::common::ids::TenantId;
+use crate::common::ids::{TenantGeneration, TenantId, TenantName};
 use crate::common::keys::KeyId;
 
 /// Names who makes a change.
@@ -50,6 +49,11 @@ impl Actor {
         Self::named(format!("key:{id}"))
     }
 
+    /// Names the one who has opened the sign-in link of `serve`.
+    pub fn link() -> Self {
+        Self::named("link".to_owned())
+    }
+
     fn named(name: String) -> Self {
         Self { name, tenant: None }
     }
@@ -70,6 +74,22 @@ impl Actor {
 }
 
 impl Store {
+    /// Writes an entry about a change that is not made in the store.
+    pub async fn note_change(
+        &self,
+        actor: &Actor,
+        action: &str,
+        target: String,
+        detail: Value,
+    ) -> Result<()> {
+        let change = async {
+            let mut change = self.change().await?;
+            note(&mut change, actor, action, target, detail).await?;
+            Ok::<(), StoreError>(change.commit().await?)
+        };
+        with_timeout(change).await
+    }
+
     /// Returns the latest changes first: at most `limit`, and only those before the id `before`.
     pub async fn audit(&self, limit: u32, before: Option<&str>) -> Result<Vec<AuditEntry>> {
         let entries = sqlx::query_as(
@@ -87,6 +107,23 @@ impl Store {
         };
         rows.into_iter().map(entry).collect()
     }
+}
+
+/// Writes an entry about what belongs to a tenant. Its generation is added: the next tenant of this
+/// name is another.
+pub(super) async fn note_of_tenant(
+    transaction: &mut Tx,
+    actor: &Actor,
+    action: &str,
+    target: String,
+    tenant: &TenantName,
+    mut detail: Value,
+) -> Result<()> {
+    let generation = present_generation(transaction, tenant).await?;
+    if generation != TenantGeneration::BUILT_IN {
+        detail["generation"] = json!(generation.to_string());
+    }
+    note(transaction, actor, action, target, detail).await
 }
 
 /// Writes an entry in the transaction that makes the change.

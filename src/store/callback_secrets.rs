@@ -148,5 +148,6 @@ async fn note(
     tenant: &TenantName,
     detail: Value,
 ) -> Result<()> {
-    audit::note(change, actor, action, format!("tenant:{tenant}"), detail).await
+    let target = format!("tenant:{tenant}");
+    audit::note_of_tenant(change, actor, action, target, tenant, detail).await
 }

@@ -10,6 +10,10 @@ use super::changes::bump_revision;
 use super::tenants::{remove_traces, skip_corrupt};
 use super::{Actor, Result, Store, StoreError, Subject, Tx, audit, now, with_timeout};
 use crate::common::ids::{TenantGeneration, TenantName};
+use crate::common::policy::Policy;
+
+/// Entries of the audit log in which the note of another gateway is looked for.
+const RECENT: u32 = 200;
 
 /// A tenant of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,35 @@ impl Store {
             }
             change.commit().await?;
             Ok::<_, StoreError>(ended)
+        })
+        .await
+    }
+
+    /// Notes in the audit log what a file has added and changed, unless another gateway that reads
+    /// the same file has just done so.
+    pub async fn note_file_tenants(
+        &self,
+        added: &[(TenantName, Policy)],
+        changed: &[(TenantName, Policy)],
+    ) -> Result<()> {
+        if added.is_empty() && changed.is_empty() {
+            return Ok(());
+        }
+        let recent = self.audit(RECENT, None).await?;
+        with_timeout(async {
+            let mut change = self.change().await?;
+            for (action, tenants) in [("tenant.add", added), ("tenant.set", changed)] {
+                for (name, policy) in tenants {
+                    let mut detail = json!(policy);
+                    detail["source"] = json!("file");
+                    let target = format!("tenant:{name}");
+                    let last = recent.iter().find(|entry| entry.target == target);
+                    if !last.is_some_and(|it| it.action == action && it.detail == detail) {
+                        audit::note(&mut change, &Actor::gateway(), action, target, detail).await?;
+                    }
+                }
+            }
+            Ok::<_, StoreError>(change.commit().await?)
         })
         .await
     }

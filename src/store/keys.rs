@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use serde_json::json;
+use jiff::Timestamp;
+use serde_json::{Value, json};
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::tenants::skip_corrupt;
@@ -145,8 +146,9 @@ impl Store {
             .bind(expires)
             .execute(&mut *change)
             .await?;
+            let expires = expires.and_then(|it| Timestamp::from_millisecond(it).ok());
             let detail = json!({"tenant": owner.tenant(), "name": name, "expires": expires});
-            audit::note(&mut change, actor, "key.create", target(&record.id), detail).await?;
+            note(&mut change, actor, "key.create", &record.id, owner.tenant(), detail).await?;
             Ok(change.commit().await?)
         })
         .await?;
@@ -157,18 +159,22 @@ impl Store {
     pub async fn revoke_key(&self, actor: &Actor, id: &KeyId) -> Result<()> {
         with_timeout(async {
             let mut change = self.change().await?;
-            let owner: Option<(Option<String>,)> = sqlx::query_as(
-                "UPDATE keys SET revoked = COALESCE(revoked, $2) WHERE id = $1 RETURNING tenant",
+            let now = now();
+            let owner: Option<(Option<String>, i64)> = sqlx::query_as(
+                "UPDATE keys SET revoked = COALESCE(revoked, $2) WHERE id = $1 \
+                 RETURNING tenant, revoked",
             )
             .bind(id.as_str())
-            .bind(now())
+            .bind(now)
             .fetch_optional(&mut *change)
             .await?;
-            let Some((tenant,)) = owner else {
+            let Some((tenant, revoked)) = owner else {
                 return Err(StoreError::NotFound(format!("key `{id}`")));
             };
             let detail = json!({"tenant": tenant});
-            audit::note(&mut change, actor, "key.revoke", target(id), detail).await?;
+            // One that was revoked before may have been an earlier tenant's of this name.
+            let present = tenant.as_deref().filter(|_| revoked == now);
+            note(&mut change, actor, "key.revoke", id, present, detail).await?;
             Ok(change.commit().await?)
         })
         .await
@@ -193,6 +199,24 @@ impl Store {
             with_timeout(update.execute(&self.pool()?)).await?;
         }
         Ok(())
+    }
+}
+
+/// Writes an audit entry. With a tenant, the key is one of its present generation.
+async fn note(
+    change: &mut Tx,
+    actor: &Actor,
+    action: &str,
+    id: &KeyId,
+    tenant: Option<&str>,
+    detail: Value,
+) -> Result<()> {
+    match tenant {
+        Some(tenant) => {
+            let tenant = TenantName::parse(tenant)?;
+            audit::note_of_tenant(change, actor, action, target(id), &tenant, detail).await
+        }
+        None => audit::note(change, actor, action, target(id), detail).await,
     }
 }
 

@@ -54,8 +54,9 @@ use crate::config::Secret;
 pub use self::audit::{Actor, AuditEntry};
 pub use self::callback_secrets::CallbackSecrets;
 pub use self::calls::{
-    CallBatch, CallConnection, CallQuery, CallState, CallTotal, CallbackState, CallbackStatus,
-    ClaimedCall, EndedCall, Evicted, NewCall, NewCallback, StoredCall, TakenCallback, Written,
+    BegunCall, CallBatch, CallConnection, CallQuery, CallState, CallTotal, CallbackState,
+    CallbackStatus, ClaimedCall, EndedCall, Evicted, NewCall, NewCallback, StoredCall,
+    TakenCallback, Written,
 };
 pub(crate) use self::changes::RETRY_EVERY;
 pub use self::changes::{Follower, StoreChanges, Subject};

@@ -343,7 +343,8 @@ async fn secrets_of(
 /// Writes an audit entry without the value.
 async fn note(change: &mut Tx, actor: &Actor, action: &str, label: Label<'_>) -> Result<()> {
     let detail = json!({"server": label.server.as_str(), "name": label.name});
-    audit::note(change, actor, action, format!("tenant:{}", label.tenant), detail).await
+    let target = format!("tenant:{}", label.tenant);
+    audit::note_of_tenant(change, actor, action, target, label.tenant, detail).await
 }
 
 fn sealed(row: SecretOfTenantRow) -> Result<SealedSecret> {

@@ -11,7 +11,7 @@ use super::{
     file_tenants, keys, now, placeholders, secrets, with_timeout,
 };
 use crate::common::ids::{TenantGeneration, TenantName};
-use crate::common::policy::{Grants, Limit, Pattern, Policy};
+use crate::common::policy::{Grant, Grants, Limit, Pattern, Policy};
 
 /// Everything that decides who may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -208,13 +208,13 @@ async fn overwrite(change: &mut Tx, id: &TenantName, policy: &Policy) -> Result<
 
 /// Writes the rows of a policy in other tables.
 async fn write_parts(change: &mut Tx, id: &TenantName, policy: &Policy) -> Result<()> {
-    let patterns = policy.servers.patterns();
-    if !patterns.is_empty() {
-        let placeholders = placeholders(patterns.len(), 3);
+    let grants = policy.servers.list();
+    if !grants.is_empty() {
+        let placeholders = placeholders(grants.len(), 3);
         let text = format!("INSERT INTO grants (tenant, position, pattern) VALUES {placeholders}");
         let mut rows = sqlx::query(AssertSqlSafe(text)).persistent(false);
-        for (position, pattern) in (0_i64..).zip(patterns) {
-            rows = rows.bind(id.as_str()).bind(position).bind(pattern.to_string());
+        for (position, grant) in (0_i64..).zip(grants) {
+            rows = rows.bind(id.as_str()).bind(position).bind(grant.to_string());
         }
         rows.execute(&mut **change).await?;
     }
@@ -287,13 +287,14 @@ fn tenant(
     limits: Vec<LimitRow>,
 ) -> Result<(TenantName, StoredTenant)> {
     let pattern = |text: &str| Pattern::parse(text).map_err(|error| corrupt(&id, error));
+    let grant = |text: &str| Grant::parse(text).map_err(|error| corrupt(&id, error));
     let scoped = limits.into_iter().map(|(_, text, rate, burst, max_in_flight)| {
         Ok((pattern(&text)?, limit(&id, rate, burst, max_in_flight)?))
     });
     let policy = Policy {
         limit: limit(&id, rate, burst, max_in_flight)?,
         weight: number(&id, weight)?,
-        servers: Grants::new(grants.iter().map(|(_, text)| pattern(text)).collect::<Result<_>>()?),
+        servers: Grants::new(grants.iter().map(|(_, text)| grant(text)).collect::<Result<_>>()?),
         limits: scoped.collect::<Result<_>>()?,
         callback_hosts: match hosts {
             Some(hosts) => serde_json::from_str(&hosts).map_err(|error| corrupt(&id, error))?,

@@ -21,6 +21,9 @@ use rustix::io::Errno;
 
 /// Bytes that wait to be written; as many are being written. Lines beyond that are dropped.
 const QUEUE_LEN_MAX: usize = 4 << 20;
+/// The log's thread waits so long for more lines before it writes: waking it for each one costs
+/// more than the line.
+const GATHER_TIME: Duration = Duration::from_millis(5);
 /// The log's thread reports dropped lines in this room, which nobody else gets.
 const REPORT_LEN_MAX: usize = 4 << 10;
 /// The end of the process waits this long for lines to be written.
@@ -90,6 +93,7 @@ impl LineSink for LineFile {
 struct Shared {
     queue: Mutex<Queue>,
     filled: Condvar,
+    gathered: Condvar,
     written: Condvar,
 }
 
@@ -137,8 +141,11 @@ impl LogWriter {
         if queue.lines.len() + line.len() > QUEUE_LEN_MAX + reserve {
             queue.drop_lines(1);
         } else {
+            let was_empty = queue.lines.is_empty();
             queue.lines.extend_from_slice(line);
-            self.0.filled.notify_one();
+            if was_empty {
+                self.0.filled.notify_one();
+            }
         }
     }
 
@@ -200,6 +207,8 @@ impl Shared {
             self.written.notify_all();
             let is_idle = |queue: &mut Queue| queue.lines.is_empty() && !queue.must_reopen;
             self.filled.wait_while(&mut queue, is_idle);
+            // Nobody notifies this one.
+            self.gathered.wait_for(&mut queue, GATHER_TIME);
         }
         queue.is_writing = true;
         let must_reopen = mem::take(&mut queue.must_reopen);

@@ -17,6 +17,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::prelude::*;
 
+use super::json_lines::JsonLines;
+pub use super::json_lines::lines;
 use super::log_writer::{LineFile, LogWriter};
 
 /// Set once the process logs.
@@ -35,7 +37,7 @@ pub fn init() -> io::Result<()> {
     if stderr().is_terminal() {
         registry.with(layer.with_target(false)).init();
     } else {
-        registry.with(layer.json().flatten_event(true)).init();
+        registry.with(layer.event_format(JsonLines)).init();
     }
     panic::set_hook(Box::new(log_panic));
     Ok(())

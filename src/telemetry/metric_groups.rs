@@ -5,9 +5,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
+use super::metrics::Metrics;
 use super::tools::ToolsMetrics;
 
-/// The metrics of one server. [`Metrics`](super::metrics::Metrics) describes each field.
+/// The metrics of one server. [`Metrics`] describes each field.
 #[derive(Clone, Debug)]
 pub struct ServerMetrics {
     pub queue_seconds: Histogram,
@@ -46,6 +47,13 @@ pub struct SharedLimitsMetrics {
     pub leases_refused: IntCounter,
 }
 
+/// The metrics of one signal that is exported.
+#[derive(Clone, Debug)]
+pub struct TelemetryMetrics {
+    pub exported: IntCounter,
+    pub dropped: IntCounter,
+}
+
 /// The metrics of one listener's connections.
 #[derive(Clone, Debug)]
 pub struct ConnectionMetrics {
@@ -73,5 +81,53 @@ impl ConfigMetrics {
     pub fn note_loaded(&self) {
         self.ok.inc();
         self.loaded.set(Timestamp::now().as_second());
+    }
+}
+
+impl Metrics {
+    /// Shows shared limits from now on.
+    pub fn shared_limits(&self) -> SharedLimitsMetrics {
+        let leases = |outcome| self.shared_limits_leases.with_label_values(&[outcome]);
+        SharedLimitsMetrics {
+            leases_granted: leases("granted"),
+            leases_refused: leases("refused"),
+            up: self.shared_limits_up.with_label_values::<&str>(&[]),
+            fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
+        }
+    }
+
+    pub fn connections(&self, listener: &str) -> ConnectionMetrics {
+        let now = |is| self.connections.with_label_values(&[listener, is]);
+        let evicted = |reason| self.evicted_connections.with_label_values(&[listener, reason]);
+        ConnectionMetrics {
+            unauthenticated: now("no"),
+            authenticated: now("yes"),
+            evicted_for_room: evicted("room"),
+            evicted_for_share: evicted("share"),
+            refused: self.refused_connections.with_label_values(&[listener]),
+        }
+    }
+
+    /// Shows a signal that is exported from now on.
+    pub fn telemetry(&self, signal: &str) -> TelemetryMetrics {
+        TelemetryMetrics {
+            exported: self.exported_telemetry.with_label_values(&[signal]),
+            dropped: self.dropped_telemetry.with_label_values(&[signal]),
+        }
+    }
+
+    pub fn usage(&self) -> UsageMetrics {
+        UsageMetrics {
+            unwritten_rows: self.unwritten_usage.with_label_values::<&str>(&[]),
+            lost_calls: self.lost_usage.with_label_values::<&str>(&[]),
+        }
+    }
+
+    /// Shows the configuration that was just loaded for the first time.
+    pub fn config(&self) -> ConfigMetrics {
+        let loaded = self.config_loaded.with_label_values::<&str>(&[]);
+        loaded.set(Timestamp::now().as_second());
+        let reloads = |outcome| self.config_reloads.with_label_values(&[outcome]);
+        ConfigMetrics { ok: reloads("ok"), failed: reloads("failed"), loaded }
     }
 }

@@ -8,19 +8,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
+use prometheus::proto::MetricFamily;
 use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
     IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 pub use super::metric_groups::{
-    ConfigMetrics, ConnectionMetrics, ServerMetrics, SharedLimitsMetrics, UpMetrics, UsageMetrics,
+    ConfigMetrics, ConnectionMetrics, ServerMetrics, SharedLimitsMetrics, TelemetryMetrics,
+    UpMetrics, UsageMetrics,
 };
 use super::process::Process;
 use super::tenants::TenantLabels;
-use super::tools::{NO_NAME, ToolsMetrics};
+use super::tools::{NO_NAME, ToolsMetrics, USUAL_FAILURES};
 
 /// From well under a local tool's time to the longest deadline that a caller can name.
 const SECONDS_BUCKETS: [f64; 18] = [
@@ -209,15 +210,15 @@ metrics! {
     /// Panics of the gateway's own tasks, which then began again. Any value above 0 is a bug:
     /// report it.
     task_panics: IntCounterVec = "trunkline_task_panics_total" ["task"];
-    /// Bytes that are held for tenants, by budget: unsent (answers that callers have not taken), or
-    /// arriving (request bodies that are not whole).
+    /// Bytes that are held for tenants, by budget: unsent (answers that callers have not taken),
+    /// requests (bodies of requests that are not answered), or keeping (answers on their way to the
+    /// store that find no room among the unsent ones).
     held_bytes: IntGaugeVec = "trunkline_held_bytes" ["budget"];
     /// Requests refused, and answers dropped, because a budget of bytes was full.
     budget_refusals: IntCounterVec = "trunkline_held_bytes_refusals_total" ["budget"];
     /// Responses that were ended because their callers took no byte for a minute.
     stuck_responses: IntCounterVec = "trunkline_stuck_responses_total" [];
-    /// Notifications of a server about a call that were dropped, because the caller did not read
-    /// them in time.
+    /// Notifications of a server that were dropped, because the caller did not read them in time.
     dropped_notifications: IntCounterVec = "trunkline_dropped_notifications_total" ["server"];
     /// 1, with the version of the program and the commit that it was built from, if known.
     build_info: IntGaugeVec = "trunkline_build_info" ["version", "commit"];
@@ -231,6 +232,14 @@ metrics! {
     max_fds: IntGaugeVec = "process_max_fds" [];
     /// Unix time at which the gateway started.
     start_time: GaugeVec = "process_start_time_seconds" [];
+    /// Events that listeners did not hear, because they did not read the ones before in time.
+    lost_events: IntCounterVec = "trunkline_lost_events_total" [];
+    /// Spans, log records and data points that an OpenTelemetry collector has accepted, by signal:
+    /// traces, logs or metrics.
+    exported_telemetry: IntCounterVec = "trunkline_exported_telemetry_total" ["signal"];
+    /// Spans, log records and data points that were not exported, by signal: the collector was away
+    /// for too long or rejected them, or their queue was full, which counts a call once.
+    dropped_telemetry: IntCounterVec = "trunkline_dropped_telemetry_total" ["signal"];
     /// Log lines that were dropped: standard error was not read, or could not be written.
     dropped_log_lines: IntCounterVec = "trunkline_dropped_log_lines_total" [];
 }
@@ -238,6 +247,9 @@ metrics! {
 impl Metrics {
     pub fn server(&self, server: &str) -> ServerMetrics {
         let dropped = |reason| self.dropped_lines.with_label_values(&[server, reason]);
+        for outcome in USUAL_FAILURES {
+            self.calls.with_label_values(&[server, NO_NAME, outcome]);
+        }
         ServerMetrics {
             queue_seconds: self.queue_seconds.with_label_values(&[server]),
             in_flight: self.in_flight.with_label_values(&[server]),
@@ -284,29 +296,6 @@ impl Metrics {
         self.held_tools.with_label_values(&[server])
     }
 
-    /// Shows shared limits from now on.
-    pub fn shared_limits(&self) -> SharedLimitsMetrics {
-        let leases = |outcome| self.shared_limits_leases.with_label_values(&[outcome]);
-        SharedLimitsMetrics {
-            leases_granted: leases("granted"),
-            leases_refused: leases("refused"),
-            up: self.shared_limits_up.with_label_values::<&str>(&[]),
-            fallbacks: self.shared_limits_fallbacks.with_label_values::<&str>(&[]),
-        }
-    }
-
-    pub fn connections(&self, listener: &str) -> ConnectionMetrics {
-        let now = |is| self.connections.with_label_values(&[listener, is]);
-        let evicted = |reason| self.evicted_connections.with_label_values(&[listener, reason]);
-        ConnectionMetrics {
-            unauthenticated: now("no"),
-            authenticated: now("yes"),
-            evicted_for_room: evicted("room"),
-            evicted_for_share: evicted("share"),
-            refused: self.refused_connections.with_label_values(&[listener]),
-        }
-    }
-
     pub fn forwarded(&self, outcome: &str) -> IntCounter {
         self.forwarded.with_label_values(&[outcome])
     }
@@ -333,21 +322,6 @@ impl Metrics {
 
     pub fn store_up(&self) -> IntGauge {
         self.store_up.with_label_values::<&str>(&[])
-    }
-
-    pub fn usage(&self) -> UsageMetrics {
-        UsageMetrics {
-            unwritten_rows: self.unwritten_usage.with_label_values::<&str>(&[]),
-            lost_calls: self.lost_usage.with_label_values::<&str>(&[]),
-        }
-    }
-
-    /// Shows the configuration that was just loaded for the first time.
-    pub fn config(&self) -> ConfigMetrics {
-        let loaded = self.config_loaded.with_label_values::<&str>(&[]);
-        loaded.set(Timestamp::now().as_second());
-        let reloads = |outcome| self.config_reloads.with_label_values(&[outcome]);
-        ConfigMetrics { ok: reloads("ok"), failed: reloads("failed"), loaded }
     }
 
     fn tools_of(&self, server: &str) -> Arc<ToolsMetrics> {
@@ -377,12 +351,17 @@ impl Metrics {
         self.callbacks.with_label_values(&[outcome]).inc();
     }
 
+    /// Reads all metrics.
+    pub fn gather(&self) -> Vec<MetricFamily> {
+        self.show_process();
+        self.registry.gather()
+    }
+
     /// Renders all metrics in Prometheus' text format.
     pub fn render(&self) -> Vec<u8> {
-        self.show_process();
         let mut text = Vec::with_capacity(8 * 1024);
         TextEncoder::new()
-            .encode(&self.registry.gather(), &mut text)
+            .encode(&self.gather(), &mut text)
             .expect("writing to memory does not fail");
         text
     }

@@ -2,6 +2,7 @@
 //! metrics of each, `process` and `readings` for those that are read when asked for, and [`tasks`]
 //! for tasks that panic.
 
+mod json_lines;
 mod log_writer;
 pub mod logging;
 mod metric_groups;
@@ -11,3 +12,4 @@ mod readings;
 pub mod tasks;
 pub mod tenants;
 pub mod tools;
+pub mod version;

@@ -9,12 +9,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
 use super::metrics::Metrics;
-
-/// The commit that the program was built from, if the build was told.
-const COMMIT: &str = match option_env!("TRUNKLINE_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
+use super::version::COMMIT;
 
 #[derive(Clone, Debug)]
 pub(super) struct Process {

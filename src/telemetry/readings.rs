@@ -13,6 +13,12 @@ impl Metrics {
         refusals.inc_by(refused.saturating_sub(refusals.get()));
     }
 
+    /// Shows how many events listeners have lost in all.
+    pub fn show_lost_events(&self, lost: u64) {
+        let shown = self.lost_events.with_label_values::<&str>(&[]);
+        shown.inc_by(lost.saturating_sub(shown.get()));
+    }
+
     /// Shows for how long the call that has waited longest for a server has waited.
     pub fn show_longest_wait(&self, server: &str, wait: Duration) {
         self.longest_wait.with_label_values(&[server]).set(wait.as_secs_f64());

@@ -12,6 +12,16 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 /// Calls of further tools of a server are counted together, under [`NO_NAME`].
 const TOOLS_MAX: usize = 1_000;
+/// Failures whose series begin at 0, with the server or the tool. Prometheus sees no increase in a
+/// series that begins at 1.
+pub(super) const USUAL_FAILURES: [&str; 6] = [
+    "backend_error",
+    "backend_exited",
+    "cancelled",
+    "deadline_exceeded",
+    "overloaded",
+    "server_unavailable",
+];
 /// The label for tools that are unknown, or not told apart.
 pub(super) const NO_NAME: &str = "";
 
@@ -48,12 +58,14 @@ impl ToolsMetrics {
 
     fn show(&self, tool: &str) -> ToolMetrics {
         let server = self.server.as_str();
+        let of_outcome =
+            |outcome| (outcome, self.calls.with_label_values(&[server, tool, outcome]));
         ToolMetrics {
             calls: self.calls.clone(),
             labels: [server.to_owned(), tool.to_owned()],
             ok: self.calls.with_label_values(&[server, tool, "ok"]),
             tool_error: self.calls.with_label_values(&[server, tool, "tool_error"]),
-            others: Mutex::default(),
+            others: Mutex::new(USUAL_FAILURES.map(of_outcome).into()),
             backend_seconds: self.backend_seconds.with_label_values(&[server, tool]),
             total_seconds: self.total_seconds.with_label_values(&[server, tool]),
         }
@@ -109,10 +121,25 @@ mod tests {
 
     const A_SECOND: Duration = Duration::from_secs(1);
 
-    /// Returns the lines of `/metrics` about tools.
+    /// Returns the lines of `/metrics` about tools that have counted anything.
     fn lines(metrics: &Metrics) -> Vec<String> {
         let text = String::from_utf8(metrics.render()).unwrap();
-        text.lines().filter(|line| line.contains("tool=")).map(str::to_owned).collect()
+        let lines = text.lines().filter(|line| line.contains("tool=") && !line.ends_with(" 0"));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_failure_is_an_increase_of_a_series_that_began_at_zero() {
+        let metrics = Metrics::new();
+        let tool = metrics.server("std").tools.of("echo");
+        let text = String::from_utf8(metrics.render()).unwrap();
+        for (tool, outcome) in [("", "overloaded"), ("echo", "overloaded"), ("echo", "cancelled")] {
+            let series = format!("outcome=\"{outcome}\",server=\"std\",tool=\"{tool}\"}} 0");
+            assert!(text.contains(&series), "{series}");
+        }
+        tool.record("overloaded", A_SECOND);
+        let series = "trunkline_calls_total{outcome=\"overloaded\",server=\"std\",tool=\"echo\"} 1";
+        assert!(lines(&metrics).contains(&series.to_owned()));
     }
 
     #[test]

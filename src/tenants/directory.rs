@@ -21,7 +21,7 @@ use super::budgets::Budgets;
 use super::file_tenants::{FileTenants, TenantsOfFile};
 use super::known::{BUILT_IN, Known, Source, known};
 use super::secrets::by_tenant::TenantSecrets;
-use super::snapshot::{Key, Snapshot};
+use super::snapshot::{Holder, Key, Snapshot};
 use super::unknown_keys::UnknownKeys;
 use crate::common::ids::{TenantId, TenantName};
 use crate::common::keys::{ApiKey, KeyHash, KeyId};
@@ -309,9 +309,33 @@ impl Directory {
         }
     }
 
+    /// Returns a key by its id alone, if it is valid: for whoever has shown the key before.
+    pub fn valid_key(&self, id: KeyId) -> Result<Arc<Key>, KeyError> {
+        if self.is_stale() {
+            return Err(KeyError::Unavailable);
+        }
+        let now = Timestamp::now().as_millisecond();
+        let key = self.snapshot.load().keys.get(&id).cloned();
+        key.filter(|key| key.is_active(now)).ok_or(KeyError::Invalid)
+    }
+
+    /// Returns whether there is a key of an administrator.
+    pub fn has_admin_key(&self) -> bool {
+        self.snapshot.load().keys.values().any(|key| matches!(key.holder, Holder::Admin))
+    }
+
     /// Returns whether the store has been away for longer than [`STALE_MAX`].
     pub fn is_stale(&self) -> bool {
         self.confirmed.borrow().elapsed() > STALE_MAX
+    }
+
+    /// Has the store read again; returns whether it was in time. What the store had at that moment
+    /// is known then.
+    pub async fn read_since(&self, moment: Instant) -> bool {
+        let mut confirmed = self.confirmed.subscribe();
+        self.reload.notify_one();
+        let reloaded = confirmed.wait_for(|confirmed| *confirmed >= moment);
+        matches!(timeout(RELOAD_WAIT, reloaded).await, Ok(Ok(_)))
     }
 
     fn known(&self, id: KeyId, hash: &KeyHash) -> Option<Arc<Key>> {
@@ -333,10 +357,7 @@ impl Directory {
             self.unknown_keys.remember(hash);
             return Err(KeyError::Invalid);
         }
-        let mut confirmed = self.confirmed.subscribe();
-        self.reload.notify_one();
-        let reloaded = confirmed.wait_for(|confirmed| *confirmed >= asked);
-        if !matches!(timeout(RELOAD_WAIT, reloaded).await, Ok(Ok(_))) {
+        if !self.read_since(asked).await {
             return Err(KeyError::Unavailable);
         }
         self.known(id, &hash).ok_or_else(|| {

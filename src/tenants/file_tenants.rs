@@ -36,6 +36,8 @@ struct Unsynced {
     is_new_file: bool,
     /// Tenants that a file did not have. They have ended, even if the file has them again.
     dropped: BTreeSet<TenantName>,
+    /// Tenants whose policies a file has changed.
+    changed: BTreeSet<TenantName>,
 }
 
 impl Unsynced {
@@ -54,7 +56,7 @@ impl TenantsOfFile {
 impl FileTenants {
     /// Begins with the file of the start.
     pub(super) fn new(config: &Config) -> Self {
-        let unsynced = Unsynced { is_new_file: true, dropped: BTreeSet::new() };
+        let unsynced = Unsynced { is_new_file: true, ..Unsynced::default() };
         let current = ArcSwap::from_pointee(TenantsOfFile::new(config));
         Self { current, unsynced: Mutex::new(unsynced) }
     }
@@ -73,6 +75,11 @@ impl FileTenants {
         }
         let dropped = before.tenants.keys().filter(|name| !next.tenants.contains_key(*name));
         unsynced.dropped.extend(dropped.cloned());
+        let is_changed = |(name, policy): &(&TenantName, &Policy)| {
+            before.tenants.get(*name).is_some_and(|before| before != *policy)
+        };
+        let changed = next.tenants.iter().filter(is_changed);
+        unsynced.changed.extend(changed.map(|(name, _)| name.clone()));
         unsynced.is_new_file = true;
         self.current.store(Arc::new(next));
         true
@@ -117,6 +124,17 @@ impl FileTenants {
                 );
             }
         }
+        let policies = |are: &dyn Fn(&TenantName) -> bool| {
+            let of_file = file.tenants.iter().filter(|(name, _)| are(name));
+            of_file.map(|(name, policy)| (name.clone(), policy.clone())).collect::<Vec<_>>()
+        };
+        // A store that has heard of no file hears of the first as a whole.
+        let added = match contents.file_tenants.is_empty() {
+            true => vec![],
+            false => policies(&|name| !is_known(name)),
+        };
+        let changed = policies(&|name| unsynced.changed.contains(name));
+        store.note_file_tenants(&added, &changed).await?;
         let mut current = self.unsynced.lock();
         if Arc::ptr_eq(&file, &self.current.load()) {
             *current = Unsynced::default();

@@ -115,6 +115,11 @@ impl Tenant {
         self.policy.servers.has_tool(server, tool)
     }
 
+    /// Returns whether the tenant may use a toolset.
+    pub fn has_toolset(&self, toolset: &str) -> bool {
+        !self.removed.is_cancelled() && self.policy.servers.has_toolset(toolset)
+    }
+
     /// Returns whether the tenant may use prompts, resources and the like, too.
     pub fn may_use_all_of(&self, server: &str) -> bool {
         self.policy.servers.has_whole_server(server)

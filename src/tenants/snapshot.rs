@@ -63,11 +63,15 @@ impl Key {
 
     /// Returns whether the hash matches a valid key, and records the use.
     pub(super) fn accepts(&self, hash: &KeyHash, now: i64) -> bool {
-        let accepts = self.record.hash == *hash && self.record.state(now) == KeyState::Active;
+        let accepts = self.record.hash == *hash && self.is_active(now);
         if accepts {
             self.used.store(now, Ordering::Relaxed);
         }
         accepts
+    }
+
+    pub(super) fn is_active(&self, now: i64) -> bool {
+        self.record.state(now) == KeyState::Active
     }
 
     pub(super) fn used(&self) -> i64 {

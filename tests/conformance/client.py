@@ -22,7 +22,7 @@ HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Gateway:
     """A gateway with one server, `target`."""
 
-    def __init__(self, program, url):
+    def __init__(self, program, url, sharing):
         self.dir = tempfile.TemporaryDirectory()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -32,7 +32,7 @@ class Gateway:
             file.write(f'listen = "{self.base.removeprefix("http://")}"\n')
             file.write('[auth]\nanonymous_tenant = "local"\n')
             file.write(f'[store]\nurl = "sqlite://{self.dir.name}/trunkline.db"\n')
-            file.write(f'[servers.target]\nurl = "{url}"\n')
+            file.write(f'[servers.target]\nurl = "{url}"\nsharing = "{sharing}"\n')
         self.process = subprocess.Popen([program, "serve", "--config", config])
 
     def become_ready(self):
@@ -89,6 +89,38 @@ class Gateway:
         return json.loads(answer)["result"]
 
 
+class Session:
+    """A legacy MCP client in a session of its own, which accepts whatever a server asks, with the defaults."""
+
+    def __init__(self, gateway):
+        self.url, self.headers = gateway.base + "/mcp/target", {}
+        params = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"elicitation": {"form": {"applyDefaults": True}}},
+            "clientInfo": {"name": "conformance", "version": "1"},
+        }
+        with self.post({"id": 0, "method": "initialize", "params": params}) as answer:
+            self.headers = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+        self.post({"method": "notifications/initialized"}).close()
+
+    def post(self, message):
+        kinds = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        data = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        return HTTP.open(urllib.request.Request(self.url, data, {**kinds, **self.headers}), timeout=20)
+
+    def call(self, name):
+        with self.post({"id": 1, "method": "tools/call", "params": {"name": name, "arguments": {}}}) as answer:
+            for line in answer:
+                message = json.loads(line.removeprefix(b"data: ")) if line.startswith((b"data: ", b"{")) else {}
+                if message.get("method") == "elicitation/create":
+                    asked = message["params"]["requestedSchema"]["properties"]
+                    content = {key: schema["default"] for key, schema in asked.items() if "default" in schema}
+                    self.post({"id": message["id"], "result": {"action": "accept", "content": content}}).close()
+                elif message.get("id") == 1:
+                    return expect("result" in message, message)
+        expect(False, "no answer")
+
+
 def expect(truth, answer):
     if not truth:
         sys.exit(f"unexpected: {answer}")
@@ -121,6 +153,10 @@ def invalid_tool_headers(gateway):
         gateway.call(name, {"region": "here"})
 
 
+def elicitation_defaults(gateway):
+    Session(gateway).call("test_client_elicitation_defaults")
+
+
 def preserved_schema(gateway):
     schema = gateway.tools()["json_schema_2020_12_tool"]["inputSchema"]
     gateway.call("json_schema_echo", {"schema": schema})
@@ -148,6 +184,7 @@ SCENARIOS = {
     "request-metadata": lambda gateway: None,
     "json-schema-ref-no-deref": Gateway.tools,
     "tools_call": tools_call,
+    "elicitation-sep1034-client-defaults": elicitation_defaults,
     "sse-retry": sse_retry,
     "http-standard-headers": standard_headers,
     "http-custom-headers": custom_headers,
@@ -159,10 +196,12 @@ SCENARIOS = {
 
 def main():
     program, url = sys.argv[1:]
-    gateway = Gateway(program, url)
+    scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
+    # A server asks only a client that has it to itself.
+    gateway = Gateway(program, url, "session" if scenario.startswith("elicitation") else "shared")
     try:
         gateway.become_ready()
-        SCENARIOS[os.environ["MCP_CONFORMANCE_SCENARIO"]](gateway)
+        SCENARIOS[scenario](gateway)
     finally:
         gateway.stop()
 

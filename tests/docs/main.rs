@@ -32,9 +32,11 @@ fn pages() -> Vec<PathBuf> {
     pages_of("guide").chain([root().join("README.md")]).collect()
 }
 
+/// Returns the pages of a folder, without their pictures.
 fn pages_of(folder: &str) -> impl Iterator<Item = PathBuf> {
     let found = fs::read_dir(root().join("docs").join(folder)).unwrap();
-    found.map(|entry| entry.unwrap().path())
+    let found = found.map(|entry| entry.unwrap().path());
+    found.filter(|path| path.extension().is_some_and(|extension| extension == "md"))
 }
 
 fn root() -> &'static Path {

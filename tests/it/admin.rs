@@ -169,6 +169,7 @@ async fn what_was_shown_can_be_sent_back() {
 #[tokio::test]
 async fn what_is_wrong_is_named() {
     let (gateway, admin) = start().await;
+    assert_eq!(send(&admin, Method::POST, "/tenants", json!({"id": "acme"})).await.status, 201);
     for (method, path, body, code, part) in [
         (Method::POST, "/tenants", json!({"id": "a b"}), (400, "invalid_request"), "`a b`"),
         (Method::POST, "/tenants", json!({}), (400, "invalid_request"), "`id`"),
@@ -183,6 +184,8 @@ async fn what_is_wrong_is_named() {
         (Method::PATCH, "/tenants/filed", json!({}), (409, "in_configuration_file"), "`filed`"),
         (Method::DELETE, "/tenants/filed", json!({}), (409, "in_configuration_file"), "`filed`"),
         (Method::PATCH, "/tenants/none", json!({}), (404, "not_found"), "`none`"),
+        // Nothing would be removed.
+        (Method::PATCH, "/tenants/acme", json!({"rat": null}), (400, "invalid_request"), "`rat`"),
         (Method::POST, "/tenants/none/keys", json!({}), (404, "not_found"), "`none`"),
         (
             Method::POST,
@@ -204,6 +207,16 @@ async fn what_is_wrong_is_named() {
         let answer = send(&admin, method.clone(), path, body).await;
         assert_eq!(answer.problem(), refused(code.0, code.1), "{method} {path}: {answer:?}");
         assert!(answer.detail().contains(part), "{}", answer.detail());
+    }
+    // No text at all.
+    for (method, path) in [
+        (Method::GET, "/tenants/%FF"),
+        (Method::DELETE, "/keys/%FF"),
+        (Method::GET, "/servers/%FF/pins"),
+        (Method::GET, "/tenants/acme/servers/%FF/secrets"),
+    ] {
+        let answer = send(&admin, method, path, json!({})).await;
+        assert_eq!(answer.problem(), refused(400, "invalid_request"), "{path}");
     }
     gateway.stop().await;
 }

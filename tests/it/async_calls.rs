@@ -1,5 +1,6 @@
 //! Asynchronous calls: accepted with 202, asked for later, cancelled, listed.
 
+use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
@@ -209,4 +210,34 @@ async fn rights_are_checked_again_when_an_accepted_call_begins() {
     assert!(gateway.fake("fake").calls_of("raw").is_empty());
     gateway.call("fake", "release", "{}").await.tool_text();
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn waiting_calls_begin_in_turns_by_their_fairness_key() {
+    let setup = Setup::new().fake("fake").tenant("acme").set("drain_timeout = \"100ms\"");
+    let gateway = setup.with_tenant("acme", "servers = [\"*\"]\nmax_in_flight = 1").start().await;
+    let of_run = |tool: &str, run: &str, n: usize| {
+        let call = accepted(&gateway, tool, json!({"run": run, "n": n}));
+        Answer::of(call.header("Trunkline-Fairness-Key", run))
+    };
+    id_of(&of_run("hold", "long", 0).await);
+    runs(&gateway, "hold", 1).await;
+    for answer in join_all((0..400).map(|n| of_run("raw", "long", n))).await {
+        id_of(&answer);
+    }
+    let short = id_of(&of_run("raw", "short", 0).await);
+    // The next one of the long run may be on its way from the queue and back.
+    let position = view(&gateway, &short).await["position"].as_u64().unwrap();
+    assert!(position <= 2, "{position}");
+    cancel(&gateway, &id_of_running(&gateway).await).await;
+    result(&gateway, &short).await.tool_text();
+    let calls = gateway.fake("fake").calls_of("raw");
+    let runs = calls.iter().take(2).map(|call| call["params"]["arguments"]["run"].clone());
+    assert_eq!(runs.collect::<Vec<_>>(), ["long", "short"]);
+    gateway.stop().await;
+}
+
+async fn id_of_running(api: &Api) -> String {
+    let running = api.get("/v1/calls?state=running").await.json();
+    running["calls"][0]["id"].as_str().unwrap().to_owned()
 }

@@ -154,9 +154,10 @@ async fn without_the_store_calls_with_a_key_are_refused_and_others_are_not() {
     outcomes(&gateway, "before", &batch).await;
     let file = gateway.setup().dir.path().join("trunkline.db");
     std::fs::rename(&file, file.with_extension("away")).unwrap();
+    // One that had begun before is unknown, and its key stays so.
+    let mut keys = (0..).map(|key| format!("k{key}"));
     let refused = eventually("the store is away", async || {
-        let outcomes = outcomes(&gateway, "k", &batch).await;
-        // One that had begun before is unknown.
+        let outcomes = outcomes(&gateway, &keys.next().unwrap(), &batch).await;
         let is_refused = outcomes[0]["status"] == 503 && outcomes[0]["executed"] == "no";
         is_refused.then_some(outcomes)
     });
@@ -181,5 +182,69 @@ async fn keyed_calls_of_a_batch_wait_for_the_tenants_own_limits() {
     let (one, other) = tokio::join!(outcomes(&acme, "k", &batch), outcomes(&acme, "l", &batch));
     assert_eq!((statuses(&one), statuses(&other)), (vec![200; 6], vec![200; 6]));
     assert_eq!(gateway.fake("fake").calls_of("later").len(), 12);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn the_text_of_a_call_counts_not_what_its_references_stand_for() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let reference = json!({"text": {"$result": "a", "pointer": "/content/0/text"}});
+    let batch = |second: Value| json!({"calls": [call("a", "raw", json!({})), second]});
+    let first = outcomes(&gateway, "k", &batch(call("b", "raw", reference.clone()))).await;
+    assert_eq!(first[1]["result"]["content"][0]["text"], r#"{"text":"{}"}"#);
+    // The same arguments, written out.
+    let written = outcomes(&gateway, "k", &batch(call("b", "raw", json!({"text": "{}"})))).await;
+    assert_eq!((statuses(&written), replayed(&written)), (vec![200, 422], vec![true, false]));
+    assert_eq!(written[1]["problem"]["code"], "idempotency_mismatch");
+    // The same call beside others, in another order.
+    let more = json!({"on_error": "stop", "calls": [
+        call("b", "raw", reference), call("new", "raw", json!({"n": 1})),
+        call("a", "raw", json!({})),
+    ]});
+    let more = outcomes(&gateway, "k", &more).await;
+    assert_eq!((statuses(&more), replayed(&more)), (vec![200; 3], vec![true, false, true]));
+    assert_eq!(gateway.fake("fake").calls_of("raw").len(), 3);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_kept_tool_error_is_a_failure_for_those_that_depend_on_it() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let bad = json!({"value": {"content": [], "isError": true}});
+    let mut waits = call("b", "raw", json!({}));
+    waits["depends_on"] = json!(["a"]);
+    let mut runs = waits.clone();
+    (runs["id"], runs["if_dependency_fails"]) = (json!("c"), json!("run"));
+    let batch = json!({"calls": [call("a", "result", bad.clone()), waits, runs]});
+    for is_replay in [false, true] {
+        let outcomes = outcomes(&gateway, "k", &batch).await;
+        assert_eq!(statuses(&outcomes), [200, 424, 200]);
+        assert_eq!(outcomes[0]["outcome"], "tool_error");
+        assert_eq!(outcomes[1]["problem"]["code"], "dependency_failed");
+        assert_eq!((&outcomes[1]["executed"], &outcomes[1]["attempts"]), (&json!("no"), &json!(0)));
+        assert_eq!(replayed(&outcomes), [is_replay, false, is_replay]);
+    }
+    let stops = json!({"on_error": "stop", "max_concurrency": 1, "calls": [
+        call("x", "result", bad), call("y", "raw", json!({})),
+    ]});
+    for _ in 0..2 {
+        assert_eq!(statuses(&outcomes(&gateway, "stops", &stops).await), [200, 424]);
+    }
+    assert_eq!(gateway.fake("fake").calls_of("raw").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_replayed_outcome_tells_the_attempts_and_times_of_its_call() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let batch = json!({"calls": [call("a", "later", json!({"ms": 60}))]});
+    let first = outcomes(&gateway, "k", &batch).await;
+    let again = outcomes(&gateway, "k", &batch).await;
+    for name in ["attempts", "queue_ms", "backend_ms", "executed", "outcome"] {
+        assert_eq!(first[0][name], again[0][name]);
+    }
+    assert_eq!(first[0]["attempts"], 1);
+    assert!(first[0]["queue_ms"].as_f64().unwrap() > 0.0, "{}", first[0]);
+    assert!(first[0]["backend_ms"].as_f64().unwrap() >= 60.0, "{}", first[0]);
     gateway.stop().await;
 }

@@ -27,6 +27,15 @@ async fn one(request: RequestBuilder) -> (String, Value) {
 }
 
 #[tokio::test]
+async fn a_caller_that_takes_json_as_well_is_answered_with_json() {
+    let gateway = Setup::new().fake("fake").start().await;
+    let call = gateway.post("fake", "progress", json!({"steps": [1]}));
+    let answer = Answer::of(call.header("Accept", "application/json, text/event-stream")).await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn progress_comes_first_then_the_result_with_its_status() {
     let gateway = Setup::new().fake("fake").start().await;
     let keys = [None, Some("k")];

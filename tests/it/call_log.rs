@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Database, Gateway, Serving, Setup, eventually, trunkline};
+use crate::support::{Answer, Api, Database, Gateway, Serving, Setup, eventually, trunkline};
 
 const ACME: &str = "servers = [\"*\"]\nrate = \"1/h\"\nburst = 2";
 const OTHER: &str = "servers = [\"*\"]";
@@ -79,6 +79,25 @@ async fn all_calls_are_logged_to_a_file_that_is_opened_again_on_sighup() {
 }
 
 #[tokio::test]
+async fn the_log_has_the_calls_of_its_level_and_never_their_arguments_or_results() {
+    for (level, logged) in [("off", 0), ("failures", 1), ("all", 3)] {
+        let setup = Setup::new().std();
+        let path = setup.dir.path().join("calls.log");
+        let file = format!("log.calls = {level:?}\nlog.file = {:?}", path.display().to_string());
+        let mut gateway = setup.set(&file).serve().await;
+        for (tool, argument) in [("echo", "text"), ("fail", "message"), ("nope", "text")] {
+            let answer = gateway.call("std", tool, json!({argument: "hunter2"})).await;
+            assert_eq!(answer.text().contains("hunter2"), tool != "nope", "{answer:?}");
+        }
+        gateway.signal(Signal::TERM);
+        assert_eq!(gateway.ended().await, Some(0));
+        let lines = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(lines.lines().count(), logged, "{level}: {lines}");
+        assert!(!lines.contains("hunter2"), "{lines}");
+    }
+}
+
+#[tokio::test]
 async fn refusals_by_a_tenants_own_limits_fill_no_log() {
     let gateway = setup().serve().await;
     let key = gateway.setup().new_key("acme").await;
@@ -133,6 +152,20 @@ async fn a_failed_call_is_found_by_its_tenant_and_an_operator_and_by_nobody_else
     assert_eq!((stranger.status, &stranger.body), (404, &nobody.body));
     let stranger = gateway.get(&format!("/v1/calls/{id}/explain")).await;
     assert_eq!((stranger.status, &stranger.body), (404, &nobody.body));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_took_half_of_its_time_is_found_and_a_quick_one_is_not() {
+    let gateway = Setup::new().std().start().await;
+    for (ms, status) in [(2600, 200), (0, 404)] {
+        let request = gateway.client.post(gateway.url("/v1/servers/std/tools/sleep"));
+        let request = request.header("trunkline-timeout-ms", "5000");
+        let answer = Answer::of(request.body(json!({"ms": ms}).to_string())).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let id = answer.header("trunkline-call-id");
+        assert_eq!(gateway.get(&format!("/v1/calls/{id}")).await.status, status, "{ms} ms");
+    }
     gateway.stop().await;
 }
 
@@ -204,4 +237,61 @@ async fn a_refusal_is_explained_with_what_would_have_let_it_through() {
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains(text) && shown.contains("fake/hold"), "{shown}");
     held.abort();
+}
+
+/// Returns the explanation of a call that was answered with this status, as its tenant sees it.
+async fn explained(caller: &Api, refused: &Answer, status: u16) -> Value {
+    assert_eq!(refused.status, status, "{refused:?}");
+    caller.get(refused.json()["explain"].as_str().expect("a link")).await.json()
+}
+
+#[tokio::test]
+async fn a_call_that_waited_is_told_how_many_were_before_it_and_no_names() {
+    let setup = Setup::new().with_tenant("acme", OTHER).with_tenant("bolt", OTHER);
+    let setup = setup.fake_with("fake", &[], "max_in_flight = 1");
+    let gateway = setup.start().await;
+    let (acme, bolt) = (gateway.as_tenant("acme").await, gateway.as_tenant("bolt").await);
+    let mut calls = vec![bolt.spawn_call("fake", "hold", "{}")];
+    let fake = gateway.fake("fake");
+    eventually("held", async || fake.calls_of("hold").pop()).await;
+    for caller in [&bolt, &bolt, &acme] {
+        calls.push(caller.spawn_call("fake", "raw", "{}"));
+        gateway.has_in_flight("fake", calls.len() as f64).await;
+    }
+    let late = acme.call_within_ms(200, "fake", "raw", json!({})).await;
+    let explained = explained(&acme, &late, 504).await;
+    let queue = &explained["queue"];
+    assert_eq!(queue["ahead"], json!({"own": 1, "others": 2}), "{explained}");
+    assert_eq!(queue["slots"], json!({"all": 1, "taken": 1, "own": 0}), "{explained}");
+    assert!(queue["waited_ms"].as_f64().is_some_and(|ms| ms >= 100.0), "{explained}");
+    // A quarter of the slots may be kept for others: five calls need seven slots.
+    let text = "`instances` of server `fake` is 1: 6 more";
+    assert_eq!(explained["would_have_passed"][0]["text"], text);
+    assert!(!explained.to_string().contains("bolt"), "{explained}");
+    let admin = gateway.with_key(&gateway.setup().new_admin_key().await);
+    let path = format!("/admin/v1/calls/{}/explain", late.header("trunkline-call-id"));
+    assert_eq!(admin.get(&path).await.json()["call"]["tenant"], "acme");
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_attempt_is_explained_by_the_choice_of_its_instance_and_a_server_that_is_down() {
+    let setup = Setup::new().fake_with("fake", &[], "instances = 2");
+    let setup = setup.raw_server("gone", "command = \"/no/such/program\"");
+    let gateway = setup.start().await;
+    let ready = async || gateway.server("fake").await.json()["ready"].as_u64();
+    eventually("two", async || (ready().await == Some(2)).then_some(())).await;
+    let down = eventually("down", async || {
+        Some(gateway.call("gone", "raw", "{}").await).filter(|answer| answer.status == 503)
+    });
+    let gone = explained(&gateway, &down.await, 503).await;
+    assert_eq!((&gone["call"]["server"], &gone["attempts"]), (&json!("gone"), &json!([])));
+    let held = gateway.spawn_call("fake", "hold", "{}");
+    eventually("held", async || gateway.fake("fake").calls_of("hold").pop()).await;
+    let late = gateway.call_within_ms(200, "fake", "hold", json!({})).await;
+    let attempt = explained(&gateway, &late, 504).await["attempts"][0].clone();
+    assert_eq!(attempt["why"], "the least busy of 2: 0 other calls in flight there");
+    held.abort();
+    gateway.stop().await;
 }

@@ -211,7 +211,7 @@ async fn a_private_address_is_refused_however_it_is_named() {
     assert_eq!(answer.problem(), refused(400, "invalid_request"));
     let id = call(&serving, &receiver.url(), json!({})).await;
     let problem = failed(&serving, &id).await;
-    assert!(problem.contains("no address that a callback may reach"), "{problem}");
+    assert!(problem.contains("no address that may be reached"), "{problem}");
     assert!(receiver.got().is_empty());
     receiver.stop().await;
 }

@@ -192,7 +192,7 @@ async fn the_start_ends_with_a_line_about_servers_and_addresses() {
     gateway
         .logged(&format!(
             "ready: 1 of 2 servers (not `failing`: it ended with exit code 3); REST at {url}/v1, \
-             MCP at {url}/mcp, operators at http://{ops}"
+             MCP at {url}/mcp, live page at http://{ops}/dashboard#link="
         ))
         .await;
 }

@@ -64,7 +64,7 @@ async fn what_does_not_exist_is_not_found_without_asking_the_server() {
 #[tokio::test]
 async fn other_paths_and_methods_are_answered_as_problems() {
     let gateway = Setup::new().std().start().await;
-    for path in ["/", "/v1", "/v1/servers/std/tools/echo/more", "/v2/servers"] {
+    for path in ["/v1", "/v1/servers/std/tools/echo/more", "/v2/servers"] {
         assert_eq!(gateway.get(path).await.problem(), refused(404, "not_found"), "{path}");
     }
     let answer = gateway.get("/v1/servers/std/tools/echo").await;
@@ -137,12 +137,15 @@ async fn a_server_that_cannot_start_is_unavailable_and_says_until_when() {
         .std()
         .start()
         .await;
-    for (server, reason) in
-        [("failing", "it ended with exit code 3"), ("missing", "its program cannot be started")]
-    {
+    for (server, reason, is_permanent) in [
+        ("failing", "it ended with exit code 3", false),
+        ("missing", "its program cannot be started", true),
+    ] {
         let answer = gateway.call(server, "raw", "{}").await;
-        assert_eq!(answer.problem(), refused(503, "server_unavailable").for_now());
-        assert!(answer.retry_after().is_some_and(|seconds| (1..=33).contains(&seconds)));
+        let problem = refused(503, "server_unavailable");
+        assert_eq!(answer.problem(), if is_permanent { problem } else { problem.for_now() });
+        let is_told = answer.retry_after().is_some_and(|seconds| (1..=33).contains(&seconds));
+        assert_eq!(is_told, !is_permanent);
         assert_eq!(answer.detail(), format!("the server is not running: {reason}"));
         // Neither paths nor what the server wrote to standard error are for callers.
         assert!(!answer.text().contains("/no/such") && !answer.text().contains("bearings"));

@@ -4,6 +4,7 @@ Options are KEY=VALUE arguments:
   log=PATH           every start, every line received (>) and every line sent (<) is noted there
   extra=PATH         names of further tools, or their definitions, one per line, read whenever the tools are listed
   discover=WHAT      modern, slow (modern, after 3 s), ignore, or the code of an error; -32601 unless told
+  eras=both          it answers `server/discover` and `initialize`, and speaks what came first
   initialize=WHAT    refuse, odd (an answer that is none), future (a version that nobody knows)
   pages=N            the tools are listed on N pages
   cursor=loop        the last page leads back to the first
@@ -12,6 +13,7 @@ Options are KEY=VALUE arguments:
   mute_while=PATH    as with start=mute, as long as there is such a file
   stubborn=yes       neither the end of its input nor SIGTERM ends it
   capabilities=JSON  what it says it can do, instead of tools alone
+  about=PATH         further members of its answer to `initialize` or `server/discover`, as JSON text
   subscribe=refuse   no resource can be subscribed to; those whose names end in `hang` are never answered
 """
 
@@ -25,6 +27,7 @@ import time
 
 OPTIONS = dict(argument.split("=", 1) for argument in sys.argv[1:])
 MODERN = OPTIONS.get("discover") in ("modern", "slow")
+BOTH = "eras" in OPTIONS
 LOG = open(OPTIONS["log"], "a", buffering=1)
 ONE_WRITER = threading.Lock()
 ODD_RESULT = '{ "content" : [],  "n": 12345678901234567890123, "x":1.10,"z":0, "a":{"\\u00e9":"\\/ é"} ,"e":1E+2}'
@@ -83,6 +86,15 @@ def say(messages):
         send(json.dumps({"jsonrpc": "2.0", **message}))
 
 
+def burst(id, progress, lines):
+    """Writes much at once: so many reports of progress, so many log lines, and the answer."""
+    told = [("progress", {"progressToken": id, "progress": step}) for step in range(1, progress + 1)]
+    told += [("message", {"level": "info", "data": line}) for line in range(lines)]
+    messages = [{"jsonrpc": "2.0", "method": "notifications/" + name, "params": params} for name, params in told]
+    messages.append({"jsonrpc": "2.0", "id": id, "result": json.loads(text("done"))})
+    send("\n".join(json.dumps(message) for message in messages))
+
+
 def progress(id, steps):
     """Tells how far a call is, whether that was asked for or not. The gateway's token is the id."""
     for step in steps:
@@ -131,8 +143,11 @@ def step(id, steps):
         now = steps[min(taken.tell(), len(steps)) - 1]
     if now == "exit":
         os._exit(1)
+    words = text("step %s of %d" % (now, os.getpid()))
     if now == "answer":
-        answer(id, text("step %s of %d" % (now, os.getpid())))
+        answer(id, words)
+    if now == "late":
+        threading.Timer(1.2, answer, (id, words)).start()
 
 
 def flood(lines, size):
@@ -180,6 +195,7 @@ TOOLS = {
     "steps_once": lambda id, args, raw: step(id, args["steps"]),
     # Answers that are wrong.
     "error": lambda id, args, raw: fail(id, **args),
+    "half_error": lambda id, args, raw: fail(id, 7, "no \ud800", data={"x": 1}),
     "bad_error": lambda id, args, raw: send('{"jsonrpc":"2.0","id":%d,"error":{"code":"x"}}' % id),
     "result": lambda id, args, raw: answer(id, json.dumps(args["value"])),
     "big": lambda id, args, raw: answer(id, text("x" * args["bytes"])),
@@ -201,6 +217,7 @@ TOOLS = {
     ),
     "say": lambda id, args, raw: (say(args["messages"]), answer(id, text("said"))),
     "progress": lambda id, args, raw: (progress(id, args["steps"]), answer(id, text("done"))),
+    "burst": lambda id, args, raw: burst(id, args.get("progress", 0), args.get("lines", 0)),
     "chatter": lambda id, args, raw: (
         say([
             {"method": "notifications/progress",
@@ -261,6 +278,8 @@ def call(id, params, line):
 
 
 def discover(id):
+    global MODERN
+    MODERN = MODERN or BOTH
     how = OPTIONS.get("discover", "-32601")
     if how == "ignore":
         return
@@ -270,7 +289,7 @@ def discover(id):
         time.sleep(3)
     info = {"io.modelcontextprotocol/serverInfo": {"name": "fake", "version": "1"}}
     result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0, "_meta": info}
-    answer(id, json.dumps({**result, "capabilities": CAPABILITIES}))
+    answer(id, described({**result, "capabilities": CAPABILITIES}))
 
 
 def initialize(id):
@@ -284,7 +303,13 @@ def initialize(id):
     info = {"name": "fake", "version": "1"}
     version = "2999-01-01" if how == "future" else "2025-11-25"
     result = {"protocolVersion": version, "capabilities": CAPABILITIES, "serverInfo": info}
-    answer(id, json.dumps(result))
+    answer(id, described(result))
+
+
+def described(result):
+    """What it says of itself, in the words of a test."""
+    about = json.loads(open(OPTIONS["about"]).read()) if "about" in OPTIONS else {}
+    return json.dumps({**result, **about})
 
 
 def take(line):

@@ -18,10 +18,14 @@ struct Program {
 
 impl Program {
     async fn everything(dir: &Path, port: u16) -> Self {
+        Self::everything_over(dir, "streamableHttp", port).await
+    }
+
+    async fn everything_over(dir: &Path, transport: &str, port: u16) -> Self {
         let program =
             dir.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
         let mut command = Command::new("node");
-        command.arg(program).arg("streamableHttp").env("PORT", port.to_string());
+        command.arg(program).arg(transport).env("PORT", port.to_string());
         Self::start(command, port).await
     }
 
@@ -40,7 +44,11 @@ impl Program {
     }
 
     async fn gateway(&self) -> Gateway {
-        let url = format!("http://127.0.0.1:{}/mcp", self.port);
+        self.gateway_at("/mcp").await
+    }
+
+    async fn gateway_at(&self, path: &str) -> Gateway {
+        let url = format!("http://127.0.0.1:{}{path}", self.port);
         Setup::new().http("web", &url, "").start().await
     }
 }
@@ -86,6 +94,34 @@ async fn a_published_legacy_server_is_used_and_found_again_after_a_restart() {
     let program = Program::everything(&dir, port).await;
     let answer = gateway.call("web", "echo", json!({"message": "again"})).await;
     assert_eq!(answer.tool_text(), "Echo: again");
+    gateway.stop().await;
+    drop(program);
+}
+
+#[tokio::test]
+async fn a_published_server_over_the_older_transport_is_used_and_found_again_after_a_restart() {
+    let Some(dir) = servers() else { return };
+    let program = Program::everything_over(&dir, "sse", free_port().await).await;
+    let gateway = program.gateway_at("/sse").await;
+    assert_eq!(gateway.server("web").await.json()["era"], "legacy");
+    let answer = gateway.call("web", "echo", json!({"message": "hello"})).await;
+    assert_eq!(answer.tool_text(), "Echo: hello");
+    let long = json!({"duration": 0.4, "steps": 2});
+    let progress = progress_of(&gateway, "trigger-long-running-operation", long).await;
+    assert_eq!(progress, [json!(1), json!(2)]);
+
+    let long = json!({"duration": 30, "steps": 2});
+    let under_way = gateway.spawn_call("web", "trigger-long-running-operation", long);
+    gateway.has_in_flight("web", 1.0).await;
+    let Program { port, mut child } = program;
+    child.kill().await.unwrap();
+    assert_eq!(under_way.await.unwrap().problem(), failed(502, "backend_exited"));
+    let program = Program::everything_over(&dir, "sse", port).await;
+    eventually("called again", async || {
+        let answer = gateway.call("web", "echo", json!({"message": "again"})).await;
+        (answer.status == 200).then_some(())
+    })
+    .await;
     gateway.stop().await;
     drop(program);
 }

@@ -1,6 +1,7 @@
 //! The bounds of kept calls, and calls that were cancelled.
 
 use serde_json::json;
+use sqlx::{Connection, Executor, SqliteConnection};
 
 use crate::async_calls::{accepted, id_of, runs};
 use crate::kept_calls::{is_replay, keyed, problem, said, started};
@@ -32,7 +33,8 @@ async fn requests_that_wait_for_one_call_are_bounded() {
 
 #[tokio::test]
 async fn calls_that_wait_to_begin_are_bounded_in_number_and_in_bytes() {
-    let setup = Setup::new().fake("fake").tenant("acme");
+    // The calls that run must outlast all that are accepted meanwhile.
+    let setup = Setup::new().fake_with("fake", &[], "timeout = \"10min\"").tenant("acme");
     let setup = setup.with_tenant("acme", "servers = [\"*\"]\nmax_in_flight = 1");
     let setup = setup.set("drain_timeout = \"100ms\"");
     let setup = setup.with_tenant("other", "servers = [\"*\"]\nmax_in_flight = 1");
@@ -79,6 +81,70 @@ async fn a_cancelled_call_is_replayed_as_what_it_was() {
         }
         let other = Answer::of(keyed(&gateway, "k", "hold", r#"{"a":1}"#)).await;
         assert!(!is_replay(&other), "{other:?}");
+        gateway.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_while_the_call_is_recorded_is_told_as_one() {
+    let gateway = Setup::new().fake("fake").start().await;
+    Answer::of(keyed(&gateway, "before", "raw", "{}")).await.tool_text();
+    let file = gateway.setup().dir.path().join("trunkline.db");
+    let mut other =
+        SqliteConnection::connect(&format!("sqlite://{}", file.display())).await.unwrap();
+    other.execute("BEGIN IMMEDIATE").await.unwrap();
+    let call = || keyed(&gateway, "k", "raw", "{}");
+    let late = Answer::of(call().header("Trunkline-Timeout-Ms", "50")).await;
+    assert_eq!(said(&late), problem(504, "deadline_exceeded", true, "unknown"));
+    other.execute("ROLLBACK").await.unwrap();
+    Answer::of(call()).await.tool_text();
+    assert_eq!(gateway.fake("fake").calls_of("raw").len(), 2);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_key_is_refused_at_the_bound_of_records_and_old_ones_are_not() {
+    let setup = Setup::new().set("calls.max_records = 2").fake("fake");
+    let gateway = setup.start().await;
+    for key in ["a", "b"] {
+        Answer::of(keyed(&gateway, key, "raw", "{}")).await.tool_text();
+    }
+    let third = Answer::of(keyed(&gateway, "c", "raw", "{}")).await;
+    assert_eq!(said(&third), problem(429, "tenant_busy", true, "no"));
+    assert!(third.detail().contains("max_records"), "{}", third.detail());
+    assert_eq!(third.json()["limit"], json!({"name": "records", "value": 2, "used": 2}));
+    assert!(is_replay(&Answer::of(keyed(&gateway, "a", "raw", "{}")).await));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn long_results_are_kept_and_the_oldest_are_evicted_first() {
+    on_both(async |database| {
+        let setup = Setup::new().with_store(&database.url).set("calls.max_bytes = \"4MiB\"");
+        let setup = setup.with_tenant("other", "servers = [\"*\"]");
+        let gateway = setup.fake("fake").start().await;
+        let big = json!({"bytes": 1_800_000});
+        // Another tenant's is older, and none of this one's business.
+        let other = gateway.as_tenant("other").await;
+        Answer::of(keyed(&other, "old", "big", &big)).await.tool_text();
+        let first = Answer::of(keyed(&gateway, "a", "big", &big)).await;
+        let again = Answer::of(keyed(&gateway, "a", "big", &big)).await;
+        assert!(is_replay(&again) && again.body == first.body);
+        for key in ["b", "c"] {
+            Answer::of(keyed(&gateway, key, "big", &big)).await.tool_text();
+        }
+        eventually("the oldest is gone", async || {
+            let again = Answer::of(keyed(&gateway, "a", "big", &big)).await;
+            let is_gone = again.status == 410;
+            is_gone.then(|| assert_eq!(said(&again), problem(410, "result_gone", false, "yes")))
+        })
+        .await;
+        for (api, key) in [(&Api::clone(&gateway), "c"), (&other, "old")] {
+            let again = Answer::of(keyed(api, key, "big", &big)).await;
+            assert!(is_replay(&again) && again.status == 200, "{}", again.status);
+        }
+        assert_eq!(gateway.fake("fake").calls_of("big").len(), 4);
         gateway.stop().await;
     })
     .await;

@@ -40,17 +40,18 @@ async fn a_server_is_introduced_with_what_the_gateway_can_pass_on_of_it() {
     let plain = opened("/mcp/plain").await;
     assert_eq!(plain["capabilities"], json!({"tools": {"listChanged": true}}));
     assert_eq!(plain["serverInfo"], json!({"name": "fake", "version": "1"}));
-    let everything = json!({
+    let mut everything = json!({
         "tools": {"listChanged": true},
         "prompts": {"listChanged": true},
         "resources": {"listChanged": true, "subscribe": true},
         "completions": {},
         "logging": {},
     });
-    assert_eq!(opened("/mcp/rich").await["capabilities"], everything);
     let all = opened("/mcp").await;
     assert_eq!(all["capabilities"], everything);
     assert_eq!(all["serverInfo"]["name"], "trunkline");
+    everything["experimental"] = json!({"x": {}});
+    assert_eq!(opened("/mcp/rich").await["capabilities"], everything);
     gateway.stop().await;
 }
 

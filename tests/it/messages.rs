@@ -3,8 +3,9 @@
 use std::process::Output;
 
 use reqwest::Method;
+use serde_json::json;
 
-use crate::support::{Answer, Gateway, Setup, trunkline, trunkline_reading};
+use crate::support::{Answer, Gateway, Setup, eventually, refused, trunkline, trunkline_reading};
 
 fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -147,4 +148,102 @@ async fn pins_of_a_server_that_has_none() {
         )
     );
     assert_eq!(list("held").await.0, Some(0));
+}
+
+#[tokio::test]
+async fn a_server_that_will_not_start_by_itself_is_not_to_be_tried_again() {
+    let gateway = Setup::new().server("gone", "no-such-program", &[], "").start().await;
+    let answer = gateway.call("gone", "x", "").await;
+    assert_eq!(answer.problem(), refused(503, "server_unavailable"));
+    assert_eq!(answer.retry_after(), None);
+    assert_eq!(answer.detail(), "the server is not running: its program cannot be started");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn pages_of_operators_on_the_callers_port_and_the_other_way_round() {
+    let setup = Setup::new().std().set("ops_listen = \"127.0.0.1:0\"");
+    let serving = setup.serve().await;
+    for path in ["/admin/v1/servers", "/metrics"] {
+        let answer = serving.get(path).await;
+        assert_eq!(answer.status, 404);
+        assert_eq!(
+            answer.detail(),
+            format!(
+                "there is nothing at `{path}`; this address serves callers; that path is served \
+                 at the address that `ops_listen` names"
+            )
+        );
+    }
+    let operators = serving.operators().await;
+    let request = serving.client.get(format!("http://{operators}/v1/servers"));
+    assert_eq!(
+        Answer::of(request).await.detail(),
+        "there is nothing at `/v1/servers`; this address serves operators: /admin/v1, /metrics and \
+         /readyz; callers have that of `listen`"
+    );
+}
+
+#[tokio::test]
+async fn a_limit_is_told_with_its_value_and_the_time() {
+    let policy = "servers = [\"*\"]\nrate = \"2/h\"\nlimits.\"std/uuid\".rate = \"1/h\"";
+    let gateway = Setup::new().with_tenant("local", policy).std().start().await;
+    assert_eq!(gateway.call("std", "uuid", "").await.status, 200);
+    let told = async |tool: &str| {
+        let answer = gateway.call("std", tool, "").await;
+        assert_eq!(answer.status, 429);
+        let (detail, ms) = (answer.detail(), answer.json()["retry_after_ms"].as_u64().unwrap());
+        (detail.clone(), detail.ends_with(&format!(" is used up: try again in {ms} ms")))
+    };
+    let (detail, has_time) = told("uuid").await;
+    assert!(detail.starts_with("your rate of 1/h for `std/uuid` is used up: "), "{detail}");
+    assert!(has_time, "{detail}");
+    // The refused call has cost one, too.
+    let (detail, has_time) = told("time").await;
+    assert!(detail.starts_with("your rate of 2/h is used up: ") && has_time, "{detail}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn mcp_clients_are_told_by_the_names_that_they_used() {
+    let policy = "servers = [\"std/echo\"]";
+    let gateway = Setup::new().with_tenant("local", policy).std().start().await;
+    let [all, one] = [("/mcp", "std__uuid"), ("/mcp/std", "uuid")];
+    for (path, tool) in [all, one] {
+        let said = gateway.mcp(path).call(tool, json!({})).send().await;
+        let error = said.error();
+        let told =
+            format!("there is no tool `{tool}` here; tools/list lists those that you may call");
+        assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!(told)));
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn the_changes_that_a_file_makes_to_tenants_are_audited() {
+    let setup = Setup::new().std().with_tenant("old", "servers = [\"*\"]");
+    let gateway = setup.clone().start().await;
+    let with = |policy: &str| setup.clone().without_tenants().with_tenant("old", policy);
+    assert!(gateway.apply(&with("servers = [\"std\"]\nrate = \"5/s\"")).await);
+    let next = with("servers = [\"std\"]\nrate = \"5/s\"").with_tenant("new", "servers = [\"*\"]");
+    assert!(gateway.apply(&next).await);
+    let store = setup.store().await;
+    let mut entries = eventually("both entries", async || {
+        let entries = store.audit(100, None).await.unwrap();
+        let of_file = entries.into_iter().filter(|it| it.detail["source"] == "file");
+        let of_file: Vec<_> =
+            of_file.map(|it| (it.actor, it.action, it.target, it.detail["rate"].clone())).collect();
+        (of_file.len() >= 2).then_some(of_file)
+    })
+    .await;
+    let entry = |action: &str, target: &str, rate: serde_json::Value| {
+        ("gateway".to_owned(), action.to_owned(), format!("tenant:{target}"), rate)
+    };
+    // The store may hear of both changes at once.
+    entries.sort_by(|a, b| a.1.cmp(&b.1));
+    assert_eq!(
+        entries,
+        [entry("tenant.add", "new", json!(null)), entry("tenant.set", "old", json!("5/s"))]
+    );
+    gateway.stop().await;
 }

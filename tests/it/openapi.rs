@@ -44,6 +44,8 @@ async fn a_caller_sees_an_operation_for_each_of_its_tools_and_no_other() {
     let anonymous = gateway.get("/openapi.json").await;
     assert_eq!(anonymous.status, 200);
     assert!(anonymous.json()["paths"].get("/v1/servers/std/tools/echo").is_none());
+    let administrator = gateway.with_key(&gateway.setup().new_admin_key().await);
+    assert_eq!(administrator.get("/openapi.json").await.text(), anonymous.text());
     assert_eq!(gateway.with_key("tl_no_key").get("/openapi.json").await.status, 401);
     gateway.stop().await;
 }

@@ -99,12 +99,15 @@ impl Planted {
             deadline_max: None,
             tags: Default::default(),
             waits_for_limits: false,
+            traced: None,
+            held: None,
+            is_kept: false,
             begin_mark: None,
         };
         let gateway = self.gateway.clone();
         tokio::spawn(async move {
             let admission = caller.tenant.admit(Cost::Call).await?;
-            gateway.call(&caller, admission, call).await
+            gateway.call(&caller, admission, &call).await
         })
     }
 

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::pins::{QUERY, SOON, admin, change, is_called, other_query, setup};
-use crate::support::{Answer, Api, Gateway, eventually, refused, trunkline, within};
+use crate::support::{Answer, Api, Fake, Gateway, Setup, eventually, refused, trunkline, within};
 
 async fn run(gateway: &Gateway, args: &[&str]) -> (i32, String, String) {
     let output = trunkline(gateway.setup(), args).await;
@@ -196,6 +196,30 @@ async fn administrators_do_the_same_over_http() {
         assert_eq!(send(method, path, json!({})).await.problem(), refused(404, "not_found"));
     }
     assert_eq!(gateway.get(path).await.status, 401);
+    gateway.stop().await;
+}
+
+/// Tenants' own processes approve nothing, so that the operator's check is what they go by.
+#[tokio::test]
+async fn what_a_check_has_seen_is_approved_for_the_own_processes_of_all_tenants() {
+    let setup = Setup::new()
+        .fake_with("fake", &[], "pin = true\nsharing = \"tenant\"")
+        .with_tenant("acme", "servers = [\"fake\"]")
+        .with_tenant("globex", "servers = [\"fake\"]");
+    let fake = Fake::new(setup.dir.path(), "fake");
+    fake.set_extra_tools(QUERY);
+    setup.write();
+    // A check alone makes no store.
+    drop(setup.store().await);
+    let checked = trunkline(&setup, &["check"]).await;
+    let shown = String::from_utf8(checked.stdout).unwrap();
+    assert!(checked.status.success() && shown.contains("fake is new to the store"), "{shown}");
+    let gateway = setup.start().await;
+    let (acme, globex) = (gateway.as_tenant("acme").await, gateway.as_tenant("globex").await);
+    assert_eq!(acme.call("fake", "query", "").await.tool_text(), "query");
+    fake.set_extra_tools(&other_query());
+    let held = globex.call("fake", "query", "").await;
+    assert_eq!(held.problem(), refused(409, "tool_held"));
     gateway.stop().await;
 }
 

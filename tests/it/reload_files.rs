@@ -52,10 +52,13 @@ async fn a_file_that_is_written_renamed_or_linked_anew_is_noticed() {
 
     none.clone().std().fake("written").write();
     has_servers(&gateway, &["std", "written"]).await;
-    let lines = said(&gateway, "configuration read again");
-    assert_eq!(lines.len(), 3, "{lines:?}");
-    let expected =
-        "servers: 1 added (written), 1 removed (renamed), 1 unchanged; tenants: 0 unchanged";
+    // The servers are there before the line is.
+    let lines = eventually("three lines", async || {
+        Some(said(&gateway, "configuration read again")).filter(|lines| lines.len() == 3)
+    });
+    let lines = lines.await;
+    let expected = "servers: 1 added (written), 1 removed (renamed), 1 unchanged; \
+                    toolsets: 0 unchanged; tenants: 0 unchanged";
     assert!(lines[2].contains(expected), "{lines:?}");
 }
 

@@ -36,6 +36,19 @@ async fn the_whole_ladder_ends_with_an_answer() {
 }
 
 #[tokio::test]
+async fn a_slow_answer_is_waited_for_unless_attempts_have_a_timeout() {
+    for (settings, attempts_made) in [("", "1"), ("attempt_timeout = \"300ms\"\n", "2")] {
+        let gateway = start(&format!("retry = \"safe\"\ntimeout = \"3s\"\n{settings}")).await;
+        // More than a third of the call's time.
+        let steps = json!({"steps": ["late", "answer"]}).to_string();
+        let answer = gateway.call("fake", "steps", &steps).await;
+        assert!(answer.tool_text().starts_with("step "), "{answer:?}");
+        assert_eq!(attempts(&answer), attempts_made);
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_may_have_been_executed_is_not_repeated_unless_its_tool_says_so() {
     let gateway = start(SAFE).await;
     let steps = json!({"steps": ["exit", "answer"]}).to_string();

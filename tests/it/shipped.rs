@@ -122,6 +122,29 @@ fn the_load_balancer_waits_for_as_long_as_calls_may_take() {
 #[test]
 fn image_and_manifests_have_the_programs_version() {
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(after(&shipped("docker/Dockerfile"), "ARG VERSION="), version);
+    let dockerfile = shipped("docker/Dockerfile");
+    assert_eq!(after(&dockerfile, "ARG VERSION="), version);
     assert_eq!(after(&shipped("kubernetes/kustomization.yaml"), "newTag: "), version);
+    let chart = shipped("kubernetes/chart/Chart.yaml");
+    assert_eq!(after(&chart, "\nversion: "), version);
+    assert_eq!(after(&chart, "appVersion: ").trim_matches('"'), version);
+}
+
+#[test]
+fn the_service_of_the_package_can_read_its_configuration_and_has_time_to_end() {
+    let text = shipped("packaging/deb/trunkline.toml");
+    let config = loaded(&text, &[("TRUNKLINE_LISTEN", "127.0.0.1:8080")]);
+    assert_eq!(config.store.url.expose(), "sqlite:///var/lib/trunkline/trunkline.db");
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    // The settings that are only suggested are valid, too.
+    let suggested = text.replace("\n#[", "\n[").replace("\n#ops", "\nops");
+    let suggested = suggested.replace("\n#command", "\ncommand").replace("\n#args", "\nargs");
+    let suggested = suggested.replace("\n#url", "\nurl");
+    assert_eq!(loaded(&suggested, &[]).servers.len(), 3);
+    let unit = shipped("packaging/deb/trunkline.service");
+    let takes = config.drain_delay + config.drain_timeout + Duration::from_secs(11);
+    assert!(seconds(after(&unit, "TimeoutStopSec=")) > takes);
+    assert_eq!(after(&unit, "Type="), "notify");
+    // Otherwise systemd would end the servers together with the gateway, in the midst of calls.
+    assert_eq!(after(&unit, "KillMode="), "mixed");
 }

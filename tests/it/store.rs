@@ -5,7 +5,7 @@ use sqlx::Connection;
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 use trunkline::common::ids::{TenantGeneration, TenantId, TenantName};
-use trunkline::common::policy::{CallbackHost, Grants, Limit, Pattern, Policy};
+use trunkline::common::policy::{CallbackHost, Grant, Grants, Limit, Pattern, Policy};
 use trunkline::store::{Actor, KeyOwner, Store, StoreError};
 
 use crate::support::on_both;
@@ -34,7 +34,7 @@ fn full() -> Policy {
     Policy {
         limit: limit(Some("100/s"), Some(200), Some(50)),
         weight: 7,
-        servers: Grants::new(servers.to_vec()),
+        servers: Grants::new(servers.iter().cloned().map(Grant::Tools).collect()),
         limits: [
             (pattern("search/query"), limit(Some("5/min"), None, None)),
             (pattern("std/ü"), limit(None, None, Some(3))),
@@ -230,12 +230,16 @@ async fn every_change_is_audited_and_nothing_else() {
         let entries = store.audit(3, None).await.unwrap();
         let generation = &entries[0].detail["generation"];
         assert_eq!(entries[0].detail, json!({"revoked_keys": 0, "generation": generation}));
-        assert_eq!(entries[1].detail, json!({"tenant": "acme"}));
+        assert_eq!(entries[1].detail, json!({"tenant": "acme", "generation": generation}));
         let mut set = json!(full());
         set["generation"] = generation.clone();
         assert_eq!(entries[2].detail, set);
         let before = store.audit(1, Some(&entries[2].id)).await.unwrap();
-        assert_eq!(before[0].detail, json!({"tenant": "acme", "name": "ci", "expires": expires}));
+        let created = json!({
+            "tenant": "acme", "name": "ci", "expires": "2100-01-01T00:00:00Z",
+            "generation": generation,
+        });
+        assert_eq!(before[0].detail, created);
         assert!(before[0].at <= entries[0].at && before[0].id < entries[2].id);
         assert!(!before[0].detail.to_string().contains(new.key.expose()));
     })

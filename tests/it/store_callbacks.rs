@@ -43,7 +43,7 @@ async fn begin(store: &Store, tenant: &TenantId, calls: usize) -> Vec<CallId> {
     };
     let new: Vec<_> = (0..calls).map(new).collect();
     let ids = new.iter().map(|call| call.id).collect();
-    let batch = CallBatch { new, ..CallBatch::default() };
+    let batch = CallBatch { new: new.iter().collect(), ..CallBatch::default() };
     store.call_connection(OWNER.into(), false).write(&batch).await.unwrap();
     ids
 }
@@ -61,8 +61,8 @@ async fn end(store: &Store, tenant: &TenantId, calls: &[CallId]) {
         frees_key: false,
         has_callback: true,
     };
-    let ended = calls.iter().map(ended).collect();
-    let batch = CallBatch { ended, ..CallBatch::default() };
+    let ended: Vec<_> = calls.iter().map(ended).collect();
+    let batch = CallBatch { ended: ended.iter().collect(), ..CallBatch::default() };
     store.call_connection(OWNER.into(), false).write(&batch).await.unwrap();
 }
 

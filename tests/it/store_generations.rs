@@ -42,16 +42,31 @@ async fn a_tenant_that_is_added_again_is_another() {
         let first = generation(&store, "acme").await;
         store.set_tenant(&root(), &acme, &Policy::unlimited()).await.unwrap();
         assert_eq!(generation(&database.open().await, "acme").await, first);
+        let things = async || {
+            let owner = KeyOwner::Tenant(acme.clone());
+            let key = store.create_key(&root(), &owner, None, None).await.unwrap().record;
+            let server = ServerId::parse("one").unwrap();
+            let label = Label { tenant: &acme, server: &server, name: "X" };
+            store.set_secret(&root(), label, "sealed").await.unwrap();
+            store.remove_secret(&root(), label).await.unwrap();
+            store.add_callback_secret(&root(), &acme, "sealed").await.unwrap();
+            key.id
+        };
+        let old_key = things().await;
         store.remove_tenant(&root(), &acme).await.unwrap();
         store.add_tenant(&root(), &acme, &Policy::new()).await.unwrap();
         let second = generation(&store, "acme").await;
         assert_ne!(first, second);
+        let key = things().await;
+        store.revoke_key(&root(), &key).await.unwrap();
+        store.revoke_key(&root(), &old_key).await.unwrap();
         // The audit log tells them apart.
-        let entries = store.audit(10, None).await.unwrap();
+        let entries = store.audit(100, None).await.unwrap();
         let logged: Vec<_> = entries.iter().map(|it| it.detail["generation"].as_str()).collect();
         let [first, second] = [first, second].map(|it| it.to_string());
-        let expected = [&second, &first, &first, &first].map(|it| Some(it.as_str()));
-        assert_eq!(logged, expected);
+        let (old, new) = (Some(first.as_str()), Some(second.as_str()));
+        // The old key's second end is of no tenant that is there.
+        assert_eq!(logged, [&[None][..], &[new; 6], &[old; 7]].concat());
     })
     .await;
 }

@@ -2,10 +2,12 @@
 
 use serde_json::json;
 
-use crate::support::{Api, Gateway, RawHttp, Setup, eventually, failed, in_time, refused};
+use crate::async_calls::{accepted, id_of};
+use crate::kept_calls::{is_replay, keyed, problem, said};
+use crate::support::{Answer, Api, Gateway, RawHttp, Setup, eventually, failed, in_time, refused};
 
 /// Room for four answers of [`LARGE`] bytes, and little more.
-pub const BUDGETS: &str = "max_response = \"256KiB\"\nmax_body = \"64KiB\"\n\
+pub const BUDGETS: &str = "max_response = \"256KiB\"\n\
                            limits.unsent_per_tenant = \"1MiB\"\nlimits.unsent = \"4MiB\"";
 const LARGE: usize = 220_000;
 const ALL: &str = "servers = [\"*\"]";
@@ -141,26 +143,91 @@ async fn callers_without_a_key_hold_a_budget_of_their_own() {
 async fn bodies_that_stay_half_sent_hold_a_bounded_part() {
     let gateway = setup().start().await;
     let keys = [gateway.new_key("a").await, gateway.new_key("b").await];
-    let head = |key: &str| format!("authorization: Bearer {key}\r\ncontent-length: 65536\r\n");
-    let half = "x".repeat(40_000);
+    let head = |key: &str| format!("authorization: Bearer {key}\r\ncontent-length: 1000000\r\n");
+    let half = "x".repeat(900_000);
     let mut halves = vec![];
-    // Room for 32 bodies of the largest size, heads included.
-    for n in 1..=31 {
+    // Room for the bytes of 64 bodies of the largest size, and each request counts 12 KiB more.
+    for n in 1..=64 {
         let mut raw = RawHttp::connect(gateway.addr).await;
         raw.send_head("/v1/servers/std/tools/echo", &head(&keys[0])).await;
         raw.send(&half).await;
         halves.push(raw);
-        if n == 30 {
-            holds(&gateway, "arriving", |held| held > 30.0 * 69_632.0).await;
+        if n == 63 {
+            holds(&gateway, "requests", |held| held > 63.0 * 1_060_864.0).await;
         }
     }
     let refusal = halves.last_mut().unwrap().response().await;
     assert!(refusal.starts_with("HTTP/1.1 429"), "{refusal}");
-    assert!(refusal.contains("request bodies"), "{refusal}");
-    holds(&gateway, "arriving", |held| held > 1.9e6 && held <= 2.2e6).await;
+    assert!(refusal.contains("bodies of your requests"), "{refusal}");
+    holds(&gateway, "requests", |held| held > 66.8e6 && held <= 67.2e6).await;
     let b = gateway.with_key(&keys[1]);
     assert_eq!(b.call("std", "echo", json!({"text": "x".repeat(50_000)})).await.status, 200);
     drop(halves);
-    holds(&gateway, "arriving", |held| held == 0.0).await;
+    holds(&gateway, "requests", |held| held == 0.0).await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn answers_that_are_kept_need_no_room_and_say_that_the_tool_ran() {
+    let gateway = setup().start().await;
+    let a = gateway.as_tenant("a").await;
+    let arguments = || json!({"bytes": LARGE});
+    let before = Answer::of(keyed(&a, "before", "big", arguments())).await;
+    assert_eq!(before.tool_text().len(), LARGE);
+    let deaf = a.with_window(0);
+    let mut unread = vec![];
+    for _ in 0..4 {
+        unread.push(large(&deaf).await);
+    }
+    holds(&gateway, "unsent", |held| held > 4.0 * LARGE as f64).await;
+
+    let dropped = problem(502, "answer_dropped", true, "yes");
+    for key in ["first", "before", "first"] {
+        let answer = Answer::of(keyed(&a, key, "big", arguments())).await;
+        assert_eq!(said(&answer), dropped, "{key}");
+        assert!(answer.detail().contains("Idempotency-Key"), "{}", answer.detail());
+        assert!(answer.headers.contains_key("retry-after"));
+    }
+    let id = id_of(&Answer::of(accepted(&a, "big", arguments())).await);
+    let result = async || a.get(&format!("/v1/calls/{id}/result?wait=20")).await;
+    assert_eq!(said(&result().await), dropped);
+    holds(&gateway, "keeping", |held| held == 0.0).await;
+
+    drop((unread, deaf));
+    holds(&gateway, "unsent", |held| held == 0.0).await;
+    for key in ["first", "before"] {
+        let answer = Answer::of(keyed(&a, key, "big", arguments())).await;
+        assert_eq!(answer.tool_text().len(), LARGE);
+        assert!(is_replay(&answer), "{key}");
+    }
+    assert_eq!(result().await.tool_text().len(), LARGE);
+    // Four without a key.
+    assert_eq!(gateway.fake("fake").calls_of("big").len(), 4 + 3);
+    holds(&gateway, "unsent", |held| held == 0.0).await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn long_bodies_count_until_their_calls_have_ended() {
+    let setup = Setup::new().without_anonymous().std();
+    let setup = setup.fake_with("fake", &[], "max_in_flight = 200");
+    let gateway = setup.with_tenant("a", ALL).with_tenant("b", ALL).start().await;
+    let (a, b) = (gateway.as_tenant("a").await, gateway.as_tenant("b").await);
+    let long = || json!({"text": "x".repeat(900_000)});
+    let mut waiting = vec![];
+    for n in 1..=73 {
+        waiting.push(tokio::spawn(a.post("fake", "hold", long()).send()));
+        holds(&gateway, "requests", |held| held >= f64::from(n) * 908_192.0).await;
+    }
+    let refusal = a.call("std", "echo", long()).await;
+    assert_eq!(refusal.problem(), refused(429, "tenant_busy").for_now());
+    assert_eq!(refusal.json()["limit"]["name"], "request_bytes");
+    // Short ones go on, and so does the neighbour.
+    assert_eq!(a.call("std", "echo", json!({"text": "short"})).await.status, 200);
+    let hash = json!({"algorithm": "sha256", "text": "x".repeat(900_000)});
+    assert_eq!(b.call("std", "hash", hash).await.status, 200);
+    a.call("fake", "release", "{}").await.tool_text();
+    drop(waiting);
+    holds(&gateway, "requests", |held| held == 0.0).await;
     gateway.stop().await;
 }

@@ -74,7 +74,7 @@ pub async fn nothing_runs(gateway: &Gateway, dir: &Path, tally: &Tally) {
     let caller = worker::caller(0);
     let call = direct::call(gateway, &caller, &plan, plan.server);
     let admission = caller.tenant.admit(Cost::Call).await.expect("nothing is limited");
-    match gateway.call(&caller, admission, call).await {
+    match gateway.call(&caller, admission, &call).await {
         Err(CallError::ShuttingDown) => {}
         other => tally.fault(format!("a call after the stop got {other:?}")),
     }

@@ -38,7 +38,7 @@ impl Direct {
         let call = call(&self.gateway, &self.caller, plan, server);
         let mut answer = pin!(async {
             let admission = self.caller.tenant.admit(Cost::Call).await?;
-            self.gateway.call(&self.caller, admission, call).await
+            self.gateway.call(&self.caller, admission, &call).await
         });
         tokio::select! {
             biased;
@@ -71,6 +71,9 @@ pub fn call(gateway: &Gateway, caller: &Caller, plan: &Plan, server: usize) -> C
         deadline_max: None,
         tags: Default::default(),
         waits_for_limits: false,
+        traced: None,
+        held: None,
+        is_kept: false,
         begin_mark: None,
     }
 }
@@ -83,9 +86,9 @@ fn read(outcome: Result<Reply, CallError>) -> Outcome {
         }
         Err(CallError::Backend { error, .. }) => {
             let data = error.data.map(|data| data.get().to_owned()).unwrap_or_default();
-            Outcome::ServerError { message: error.message, data }
+            Outcome::ServerError { message: error.message.into(), data }
         }
-        Err(CallError::ServerUnavailable { retry_after, reason }) => {
+        Err(CallError::ServerUnavailable { retry_after, reason, .. }) => {
             Outcome::Unavailable { retry_after, reason }
         }
         Err(CallError::DeadlineExceeded { .. }) => Outcome::Expired,

@@ -217,7 +217,7 @@ fn measure_one(
         let (gateway, caller, began) = (gateway.clone(), caller.clone(), Instant::now());
         let call = runtime.spawn(async move {
             let admission = caller.tenant.admit(Cost::Call).await.expect("nothing is limited");
-            let called = gateway.call(&caller, admission, to_neighbour(&gateway, &caller)).await;
+            let called = gateway.call(&caller, admission, &to_neighbour(&gateway, &caller)).await;
             called.map(|_| began.elapsed()).map_err(|error| error.to_string())
         });
         match runtime.block_on(call).expect("calls do not panic") {
@@ -249,6 +249,9 @@ fn to_neighbour(gateway: &Gateway, caller: &Caller) -> Call {
         deadline_max: None,
         tags: Default::default(),
         waits_for_limits: false,
+        traced: None,
+        held: None,
+        is_kept: false,
         begin_mark: None,
     }
 }

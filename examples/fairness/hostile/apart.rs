@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{interval, timeout};
+use tokio::time::{Instant, interval, timeout};
 
 /// Attackers have processors of their own elsewhere. Here they get what nobody else wants.
 const NICE: i32 = 19;
@@ -40,13 +42,16 @@ impl Flood {
         thread::spawn(move || {
             let _ = setpriority_process(None, NICE);
             let runtime = Builder::new_current_thread().enable_all().build()?;
+            let (since, opened) = (Instant::now(), Arc::new(AtomicU64::new(0)));
             runtime.block_on(async {
                 let mut lanes = JoinSet::new();
                 for _ in 0..LANES {
-                    lanes.spawn(self.lane());
+                    lanes.spawn(self.lane(opened.clone()));
                 }
                 let _ = stopped.await;
             });
+            let (opened, time) = (opened.load(Ordering::Relaxed), since.elapsed().as_secs_f64());
+            eprintln!("{opened} connections in {time:.1} s, {:.0} a second", opened as f64 / time);
             io::Result::Ok(())
         });
         let mut tasks = JoinSet::new();
@@ -57,7 +62,7 @@ impl Flood {
         tasks
     }
 
-    fn lane(&self) -> impl Future<Output = ()> + use<> {
+    fn lane(&self, opened: Arc<AtomicU64>) -> impl Future<Output = ()> + use<> {
         let (address, kept, bytes) = (self.address, self.kept / LANES, self.bytes.clone());
         let mut next = interval(self.every * LANES as u32);
         async move {
@@ -66,6 +71,7 @@ impl Flood {
                 next.tick().await;
                 if let Ok(stream) = open(address, &bytes).await {
                     connections.push_back(stream);
+                    opened.fetch_add(1, Ordering::Relaxed);
                 }
                 if connections.len() > kept {
                     connections.pop_front();
@@ -85,7 +91,7 @@ async fn open(address: SocketAddr, bytes: &[u8]) -> io::Result<TcpStream> {
 }
 
 /// Allows this process as many connections as the system does.
-fn raise_descriptors() {
+pub fn raise_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);

@@ -16,13 +16,13 @@ use crate::target::Tenant;
 
 /// More connections than the gateway has.
 const KEPT: usize = 17_000;
-const WINDOW: u32 = 65_535;
+pub const WINDOW: u32 = 65_535;
 /// One connection each 0.2 ms.
 const FAST: Duration = Duration::from_micros(200);
 /// Connections with more than a few bytes each.
-const STEADY: Duration = Duration::from_millis(2);
-/// Connections with a megabyte each. More would measure the processor.
-const SLOW: Duration = Duration::from_millis(20);
+pub const STEADY: Duration = Duration::from_millis(2);
+/// Connections with a megabyte or a hundred requests each. More would measure the processor.
+pub const SLOW: Duration = Duration::from_millis(20);
 /// As much of a head as is accepted without its end: of HTTP/1, and of HTTP/2 in further frames.
 const HALF_HEAD: usize = 16_000;
 const HALF_HEAD_FRAMES: usize = 5;
@@ -52,7 +52,8 @@ pub const ROWS: &[Row] = &[
         settings,
         hostile: |gateway| flood(gateway, FAST, HEALTHZ.into()),
         neighbour: NEWCOMER,
-        aim: Aim::USUAL,
+        // The system hands connections over in the order in which they came.
+        aim: Aim { as_at_bare: true, ..Aim::USUAL },
     },
     Row {
         name: "connections-table",
@@ -110,10 +111,10 @@ pub const ROWS: &[Row] = &[
             let tenant = gateway.tenant("hostile");
             let mut frames = Frames::begin(WINDOW);
             (0..100).for_each(|_| frames.call(tenant, "/v1/servers/std/tools/echo", "{", false));
-            flood(gateway, STEADY, frames.into_bytes())
+            flood(gateway, SLOW, frames.into_bytes())
         },
         neighbour: SLEEPS,
-        aim: Aim::USUAL,
+        aim: Aim { as_at_bare: true, ..Aim::USUAL },
     },
 ];
 

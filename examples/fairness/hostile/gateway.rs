@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Duration, interval, sleep};
 
 use crate::client::Client;
-use crate::process;
 use crate::target::{Tenant, create_keys};
+use crate::{bare, process};
 
 /// Tenants that each row has.
 const TENANTS: [&str; 2] = ["hostile", "neighbour"];
@@ -47,6 +47,18 @@ impl Gateway {
         let keys = create_keys(&dir, names.iter().copied(), address).await?;
         let tenants = names.iter().map(|&name| name.to_owned()).zip(keys).collect();
         let process = process::start(process::program()?, dir.path(), address).await?;
+        Ok(Self { crashes: Arc::default(), tenants, process, dir })
+    }
+
+    /// Starts a bare server in the gateway's place. Whose a call is does not matter to it.
+    pub async fn bare() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let address = process::free_address().await?;
+        let tenant = |name: &str| (name.to_owned(), Tenant { address, key: "any".to_owned() });
+        let tenants = TENANTS.map(tenant).into();
+        let mut program = process::program()?;
+        program.arg(bare::COMMAND);
+        let process = process::start(program, dir.path(), address).await?;
         Ok(Self { crashes: Arc::default(), tenants, process, dir })
     }
 

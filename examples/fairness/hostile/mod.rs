@@ -4,10 +4,11 @@
 //!
 //! Each round of a row has two gateways, one after the other: the neighbour's calls alone, and
 //! beside the hostile tenant, which begins [`HEAD_START`] earlier. Settings are the defaults,
-//! except those that the row is about.
+//! except those that the row is about. Where the load alone keeps the processors busy, a round also
+//! has a [`bare`](crate::bare) server in the gateway's place.
 
 mod adaptive;
-mod apart;
+pub mod apart;
 mod connections;
 mod frames;
 mod gateway;
@@ -24,6 +25,7 @@ mod unread;
 mod upstream;
 mod watch;
 mod work;
+mod worst;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -49,6 +51,7 @@ const ROWS: &[&[Row]] = &[
     watch::ROWS,
     unread::ROWS,
     connections::ROWS,
+    worst::ROWS,
 ];
 
 /// The time that the hostile tenant has for itself first: it has taken all that it can get by then.
@@ -75,8 +78,11 @@ pub struct Aim {
     /// The neighbour's p99 may be so many times the allowed one: its calls run in rounds if there
     /// are more of them than its kept share.
     pub rounds: u32,
-    /// The time of the running call that the neighbour may have to wait for, at a serial server.
+    /// The time of the running call that the neighbour may have to wait for, at a serial server, or
+    /// of whatever else nothing can interrupt.
     pub running_call: Duration,
+    /// Whether the p99 may be as long as it is allowed to be beside the same load at a bare server.
+    pub as_at_bare: bool,
     /// The calls that a crash may take: those in flight there. [`Gateway::crashes`] counts crashes.
     pub lost_per_crash: u64,
     pub peak_mib_max: u64,
@@ -89,15 +95,18 @@ impl Aim {
     pub const USUAL: Self = Self {
         rounds: 1,
         running_call: Duration::ZERO,
+        as_at_bare: false,
         lost_per_crash: 0,
         peak_mib_max: 256,
         check: |_| Ok(()),
     };
 
-    /// Returns the longest p99 that is allowed beside, for this one alone.
-    fn p99_max(&self, alone: Duration) -> Duration {
-        let allowed = alone.mul_f64(1.2).max(alone + Duration::from_millis(2));
-        allowed * self.rounds + self.running_call
+    /// Returns the longest p99 that is allowed beside, for this one alone and perhaps this one
+    /// beside the same load at a bare server.
+    fn p99_max(&self, alone: Duration, at_bare: Option<Duration>) -> Duration {
+        let allowed = |p99: Duration| p99.mul_f64(1.2).max(p99 + Duration::from_millis(2));
+        let allowed_alone = allowed(alone) * self.rounds + self.running_call;
+        at_bare.map_or(allowed_alone, |it| allowed(it).max(allowed_alone))
     }
 }
 
@@ -137,21 +146,25 @@ pub async fn all(only: &str, time: Duration, rounds: u32) -> Result<bool> {
 }
 
 async fn measure(row: &Row, time: Duration, rounds: u32) -> Result<bool> {
-    let (mut alone, mut beside) = (vec![], vec![]);
-    // In turns: whatever else the machine does, it does to both.
+    let (mut alone, mut beside, mut at_bare) = (vec![], vec![], vec![]);
+    // In turns: whatever else the machine does, it does to all.
     for _ in 0..rounds {
         alone.push(round(row, false, time).await?);
         beside.push(round(row, true, time).await?);
+        if row.aim.as_at_bare {
+            at_bare.push(round_at_bare(row, time).await?);
+        }
     }
     let p99_alone = median(&alone, 0.99);
     let p99 = median(&beside, 0.99);
-    let p99_max = row.aim.p99_max(p99_alone);
+    let p99_at_bare = row.aim.as_at_bare.then(|| median(&at_bare, 0.99));
+    let p99_max = row.aim.p99_max(p99_alone, p99_at_bare);
     let peak_mib = beside.iter().map(|it| it.peak_mib).max().unwrap_or_default();
     let refused = beside.iter().map(|it| it.outcome.refused).sum::<u64>();
     let hung = beside.iter().map(|it| it.outcome.hung).sum::<u64>();
     let refused_max = row.aim.lost_per_crash * beside.iter().map(|it| it.crashes).sum::<u64>();
     // A row whose neighbour fails alone measures nothing.
-    let is_sound = alone.iter().all(|it| it.outcome.refused + it.outcome.hung == 0);
+    let is_sound = alone.iter().chain(&at_bare).all(|it| it.outcome.refused + it.outcome.hung == 0);
     let has_calls = alone.iter().chain(&beside).all(|it| !it.outcome.latencies.is_empty());
     let good = is_sound
         && has_calls
@@ -176,6 +189,11 @@ async fn measure(row: &Row, time: Duration, rounds: u32) -> Result<bool> {
     };
     failures("alone", &alone);
     failures("beside", &beside);
+    failures("at a bare server", &at_bare);
+    if let Some(p99) = p99_at_bare {
+        let p50 = median(&at_bare, 0.5);
+        println!("| | the same load at a bare server | | {p50:.3?}, {p99:.3?} | | | | | |");
+    }
     Ok(good)
 }
 
@@ -203,6 +221,17 @@ async fn round(row: &Row, is_beside: bool, time: Duration) -> Result<Measured> {
     drop(hostile);
     gateway.stop().await;
     Ok(Measured { outcome, crashes, peak_mib })
+}
+
+/// Measures the neighbour beside the hostile load, both at a bare server.
+async fn round_at_bare(row: &Row, time: Duration) -> Result<Measured> {
+    let bare = Gateway::bare().await?;
+    let hostile = (row.hostile)(&bare);
+    sleep(HEAD_START).await;
+    let outcome = row.neighbour.call(bare.tenant("neighbour"), time).await;
+    drop(hostile);
+    bare.stop().await;
+    Ok(Measured { outcome, crashes: 0, peak_mib: 0 })
 }
 
 /// The median of the rounds' quantiles: a pause of the machine's spoils a round, not the figure.

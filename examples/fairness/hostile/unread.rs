@@ -32,7 +32,7 @@ pub const ROWS: &[Row] = &[
             over_http2(gateway, |frames| frames.call(tenant, CALLS, ANSWER, true))
         },
         neighbour: SLEEPS,
-        aim: Aim::USUAL,
+        aim: Aim { as_at_bare: true, ..Aim::USUAL },
     },
     Row {
         name: "unread-http2-lists",
@@ -43,7 +43,7 @@ pub const ROWS: &[Row] = &[
             over_http2(gateway, |frames| frames.get(LISTS, Some(key)))
         },
         neighbour: SLEEPS,
-        aim: Aim::USUAL,
+        aim: Aim { as_at_bare: true, ..Aim::USUAL },
     },
     Row {
         name: "unread-http1-calls",

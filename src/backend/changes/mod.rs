@@ -10,6 +10,7 @@ pub mod mailbox;
 pub mod recipients;
 mod subscription;
 pub(crate) mod subscriptions;
+pub(crate) mod update;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::mem;
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 
 use self::mailbox::{List, Lists, Mailbox};
 pub use self::subscription::Subscription;
+use self::update::Update;
 use crate::common::ids::{ServerId, TenantId};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 
@@ -147,18 +149,33 @@ impl Changes {
     pub(super) fn list_changed(&self, list: List) {
         let table = self.table.lock();
         for listener in table.listeners.values().filter(|listener| listener.lists.has(list)) {
-            listener.mailbox.update(|unread| *unread.lists.flag_mut(list) = true);
+            listener.mailbox.list_changed(list);
         }
     }
 
-    pub(super) fn resource_updated(&self, uri: &str) {
+    /// Tells those who watch a resource, or one that contains it, of an update.
+    pub(super) fn resource_updated(&self, update: &Update<'_>) {
         let table = self.table.lock();
-        let watchers = table.watched.get(uri).into_iter().flat_map(|watched| &watched.watchers);
-        for listener in watchers.filter_map(|key| table.listeners.get(key)) {
-            listener.mailbox.update(|unread| {
-                unread.resources.insert((self.server.clone(), uri.to_owned()));
-            });
+        let mut told = HashSet::new();
+        for uri in update.containing() {
+            let watchers = table.watched.get(uri).into_iter().flat_map(|watched| &watched.watchers);
+            for key in watchers.filter(|key| told.insert(**key)) {
+                if let Some(listener) = table.listeners.get(key) {
+                    listener.mailbox.resource_updated(&self.server, Some(uri), update);
+                }
+            }
         }
+    }
+
+    /// Tells all listeners of an update: for a server that one client has to itself. Returns
+    /// whether there was room.
+    pub(super) fn own_resource_updated(&self, update: &Update<'_>) -> bool {
+        let table = self.table.lock();
+        let mut had_room = true;
+        for listener in table.listeners.values() {
+            had_room &= listener.mailbox.resource_updated(&self.server, None, update);
+        }
+        had_room
     }
 
     /// Reports these lists as changed, because changes may have been missed.
@@ -174,8 +191,9 @@ impl Changes {
     pub(super) fn resources_may_have_changed(&self) {
         let table = self.table.lock();
         for listener in table.listeners.values() {
-            let resources = listener.resources.iter().map(|uri| (self.server.clone(), uri.clone()));
-            listener.mailbox.update(|unread| unread.resources.extend(resources));
+            for uri in &listener.resources {
+                listener.mailbox.resource_changed(&self.server, uri);
+            }
         }
     }
 

@@ -8,7 +8,10 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::Changes;
+use super::mailbox::Lists;
 use crate::backend::connection::Connection;
+use crate::backend::connection::call_notifications::Passed;
+use crate::backend::instance::tools::ToolSet;
 use crate::common::ids::ServerId;
 use crate::protocol::mcp::LogLevel;
 
@@ -19,11 +22,26 @@ pub struct Recipients {
     /// The only client of a server that is not shared (`sharing = "session"`). Requests of a shared
     /// server have no recipient.
     pub client: Option<Arc<dyn SessionClient>>,
+    /// The tools that the client may have been shown before its server started.
+    pub shown_tools: Option<Arc<ToolSet>>,
 }
 
 impl Recipients {
     pub fn new(server: ServerId, client: Option<Arc<dyn SessionClient>>) -> Self {
-        Self { changes: Changes::new(server), client }
+        Self { changes: Changes::new(server), client, shown_tools: None }
+    }
+
+    /// Returns the lists of a server that has just started, and of which listeners must hear. A
+    /// client that has its server to itself hears only of what it cannot know.
+    pub(super) fn lists_at_start(&self, lists: Lists, tools: &ToolSet) -> Lists {
+        match &self.client {
+            Some(client) if !client.has_missed_lists() => {
+                let differs = |shown: &Arc<ToolSet>| !shown.is_like(tools);
+                let tools = lists.tools && self.shown_tools.as_ref().is_some_and(differs);
+                Lists { tools, ..Lists::default() }
+            }
+            _ => lists,
+        }
     }
 }
 
@@ -31,6 +49,9 @@ impl Recipients {
 pub trait SessionClient: Send + Sync {
     /// Returns the capabilities that the client declared: a JSON object.
     fn capabilities(&self) -> &str;
+
+    /// Returns whether the client was given lists that leave out servers of its own.
+    fn has_missed_lists(&self) -> bool;
 
     /// Subscribes the client to the changes of its own server.
     fn follow_changes(&self, changes: &Arc<Changes>);
@@ -67,11 +88,11 @@ pub trait SessionClient: Send + Sync {
     fn cancel_request(&self, connection: &Weak<Connection>, id: &RawValue);
 
     /// Passes a log message of the server on to the client. Never waits.
-    fn log(&self, level: LogLevel, params: Bytes);
+    fn log(&self, level: LogLevel, params: Bytes) -> Passed;
 
     /// Passes any other notification, which belongs to no call and to no list, on to the client.
     /// Never waits.
-    fn notify(&self, method: &str, params: Option<Bytes>);
+    fn notify(&self, method: &str, params: Option<Bytes>) -> Passed;
 }
 
 /// A request of a server to its client, to be answered under the server's own id.

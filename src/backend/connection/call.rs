@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::call_notifications::NotificationSender;
 use super::in_flight::InFlightCall;
+use super::live_calls::AttemptInfo;
 use super::{Connection, Outgoing};
 use crate::backend::instance::pool::InstancePermit;
 use crate::backend::queue::SlotPermit;
@@ -27,6 +28,8 @@ pub struct NewCall {
     pub listener: Option<NotificationSender>,
     /// `None` for requests of the gateway itself.
     pub permits: Option<CallPermits>,
+    /// `None` for requests of the gateway itself.
+    pub attempt: Option<AttemptInfo>,
 }
 
 impl NewCall {
@@ -39,6 +42,7 @@ impl NewCall {
             deadline_extension: None,
             listener: None,
             permits: None,
+            attempt: None,
         }
     }
 }
@@ -111,7 +115,8 @@ impl Connection {
         if let Some(error) = self.retired() {
             return Err(error.clone());
         }
-        let NewCall { tenant, call, deadline, deadline_extension, listener, permits } = call;
+        let NewCall { tenant, call, deadline, deadline_extension, listener, permits, attempt } =
+            call;
         let identity = CallIdentity { tenant, call, generation: self.generation };
         let id = self.ids.issue(&identity);
         let (waiter, answer) = oneshot::channel();
@@ -124,6 +129,7 @@ impl Connection {
             waiter: Some(waiter),
             listener,
             permits,
+            attempt,
         };
         self.in_flight.insert(id, call)?;
         let (connection, on_drop) = (self.clone(), OnDrop::Cancel);
@@ -155,7 +161,7 @@ impl CallHandle {
         self.send_with(frame, vec![])
     }
 
-    /// Queues the frame of the call, with the arguments that headers repeat.
+    /// Queues the frame of the call, with headers for a server over HTTP.
     pub fn send_with(
         &mut self,
         frame: Frame,
@@ -249,6 +255,9 @@ pub enum RequestError {
     /// The deadline passed.
     #[error("it did not answer in time")]
     Expired { written: bool },
+    /// An operator has cancelled the call.
+    #[error("an operator cancelled the call")]
+    Cancelled { written: bool },
     #[error("its answer is over the limit (`max_response`)")]
     TooLarge,
     /// Too many frames wait to be written.

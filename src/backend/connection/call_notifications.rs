@@ -1,19 +1,21 @@
 //! Notifications of a server about one call: its progress, and log messages that can be about no
-//! other tenant's call.
+//! other tenant's call. Also the messages of one stream of a session.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::common::byte_budget::{BytePermit, TenantBytes};
 use crate::protocol::mcp::LogLevel;
 
-/// Notifications of one call that may wait to be read, in number and in bytes. Further ones are
-/// dropped: a caller that does not read progress in time has no use for it.
-pub const WAITING_MAX: usize = 64;
-const WAITING_BYTES_MAX: usize = 1024 * 1024;
+/// The bytes of one call's notifications that may wait to be read. Further ones are dropped, except
+/// that the newest progress takes the place of older progress.
+pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
+/// The memory that a waiting notification takes beside its bytes.
+pub const NOTIFICATION_COST: usize = 256;
 
 /// One notification. Its `params` are as the server wrote them, the gateway's token included.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,32 +34,61 @@ pub enum CallNotification {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
     On,
-    /// The caller had no room for it.
-    Dropped,
+    /// So many had no room: the notification itself, or older progress that it displaced.
+    Dropped(u64),
     /// No caller asked for it.
     Unwanted,
 }
 
 /// A notification that waits, and its share of the unsent bytes of its tenant.
-type Waiting = (CallNotification, Option<BytePermit>);
+#[derive(Debug)]
+struct Waiting {
+    notification: CallNotification,
+    _permit: Option<BytePermit>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    bytes: usize,
+    /// Set when the receiver is gone.
+    is_unread: bool,
+    /// Set when the last sender is gone.
+    is_complete: bool,
+}
+
+#[derive(Debug, Default)]
+struct Channel {
+    queue: Mutex<Queue>,
+    arrived: Notify,
+}
 
 /// The sending side, with which the reader of a connection passes notifications on.
 #[derive(Clone, Debug)]
 pub struct NotificationSender {
-    sender: mpsc::Sender<Waiting>,
-    waiting_bytes: Arc<AtomicUsize>,
+    channel: Arc<CompleteOnDrop>,
     /// Counts what waits; nothing counts notifications to the gateway itself.
     unsent: Option<Arc<TenantBytes>>,
     /// The lowest level of log messages that the caller wants; none if `None`.
     log_level: Option<LogLevel>,
 }
 
+/// All senders of a channel share one.
+#[derive(Debug)]
+struct CompleteOnDrop(Arc<Channel>);
+
+impl Drop for CompleteOnDrop {
+    fn drop(&mut self) {
+        self.0.queue.lock().is_complete = true;
+        self.0.arrived.notify_one();
+    }
+}
+
 /// The receiving side, in the order in which the server wrote the notifications. When the answer
 /// arrives, all notifications from before it have arrived.
 #[derive(Debug)]
 pub struct CallNotifications {
-    receiver: mpsc::Receiver<Waiting>,
-    waiting_bytes: Arc<AtomicUsize>,
+    channel: Arc<Channel>,
 }
 
 impl NotificationSender {
@@ -65,26 +96,22 @@ impl NotificationSender {
         log_level: Option<LogLevel>,
         unsent: Option<Arc<TenantBytes>>,
     ) -> (Self, CallNotifications) {
-        let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        let waiting_bytes = Arc::<AtomicUsize>::default();
-        let notifications = CallNotifications { receiver, waiting_bytes: waiting_bytes.clone() };
-        (Self { sender, waiting_bytes, unsent, log_level }, notifications)
+        let channel = Arc::<Channel>::default();
+        let notifications = CallNotifications { channel: channel.clone() };
+        (Self { channel: Arc::new(CompleteOnDrop(channel)), unsent, log_level }, notifications)
     }
 
     /// Sends without waiting, because the reader of a connection must not depend on any one caller.
-    /// Returns whether there was room.
-    pub fn send(&self, notification: CallNotification) -> bool {
-        let len = notification.len();
-        let waiting = self.waiting_bytes.fetch_add(len, Ordering::AcqRel);
-        // A single one may be of any size, as answers may.
-        let has_room = waiting == 0 || waiting + len <= WAITING_BYTES_MAX;
-        let permit = self.unsent.as_ref().map(|unsent| unsent.take(len)).transpose();
-        let is_sent = has_room
-            && permit.is_ok_and(|permit| self.sender.try_send((notification, permit)).is_ok());
-        if !is_sent {
-            self.waiting_bytes.fetch_sub(len, Ordering::AcqRel);
-        }
-        is_sent
+    pub fn send(&self, notification: CallNotification) -> Passed {
+        let CompleteOnDrop(channel) = &*self.channel;
+        let passed = channel.queue.lock().add(notification, self.unsent.as_ref());
+        channel.arrived.notify_one();
+        passed
+    }
+
+    /// Returns whether somebody may still read.
+    pub fn is_read(&self) -> bool {
+        !self.channel.0.queue.lock().is_unread
     }
 
     pub(super) fn wants(&self, level: LogLevel) -> bool {
@@ -92,68 +119,101 @@ impl NotificationSender {
     }
 }
 
+impl Queue {
+    fn add(&mut self, notification: CallNotification, unsent: Option<&Arc<TenantBytes>>) -> Passed {
+        if self.is_unread {
+            return Passed::Dropped(1);
+        }
+        let cost = notification.cost();
+        let is_progress = notification.is_progress();
+        let (mut dropped, mut freed) = (0, 0);
+        while is_progress && !self.has_room(cost) {
+            let Some(removed) = self.remove_oldest_progress() else { break };
+            (dropped, freed) = (dropped + 1, freed + removed);
+        }
+        // The newest progress may exceed the bound: nothing but progress makes room for it.
+        if !is_progress && !self.has_room(cost) {
+            return Passed::Dropped(1);
+        }
+        let permit = loop {
+            let Some(unsent) = unsent else { break None };
+            match unsent.take(cost) {
+                Ok(permit) => break Some(permit),
+                Err(_) if freed >= cost => break Some(unsent.take_beyond(cost)),
+                Err(_) => match is_progress.then(|| self.remove_oldest_progress()).flatten() {
+                    Some(removed) => (dropped, freed) = (dropped + 1, freed + removed),
+                    None => return Passed::Dropped(dropped + 1),
+                },
+            }
+        };
+        self.bytes += cost;
+        self.waiting.push_back(Waiting { notification, _permit: permit });
+        if dropped == 0 { Passed::On } else { Passed::Dropped(dropped) }
+    }
+
+    /// Returns whether there is room. A single notification may be of any size, as answers may.
+    fn has_room(&self, cost: usize) -> bool {
+        self.waiting.is_empty() || self.bytes + cost <= WAITING_BYTES_MAX
+    }
+
+    /// Returns the bytes that this frees.
+    fn remove_oldest_progress(&mut self) -> Option<usize> {
+        let at = self.waiting.iter().position(|it| it.notification.is_progress())?;
+        let removed = self.waiting.remove(at)?.notification.cost();
+        self.bytes -= removed;
+        Some(removed)
+    }
+
+    fn take(&mut self) -> Option<CallNotification> {
+        let Waiting { notification, .. } = self.waiting.pop_front()?;
+        self.bytes -= notification.cost();
+        Some(notification)
+    }
+}
+
 impl CallNotifications {
     /// Waits for the next notification; `None` when no sender is left. Cancel safe.
     pub async fn recv(&mut self) -> Option<CallNotification> {
-        let waiting = self.receiver.recv().await;
-        self.release(waiting)
+        loop {
+            let arrived = self.channel.arrived.notified();
+            {
+                let mut queue = self.channel.queue.lock();
+                let next = queue.take();
+                if next.is_some() || queue.is_complete {
+                    return next;
+                }
+            }
+            arrived.await;
+        }
     }
 
     /// Returns the next notification that has arrived.
     pub fn try_recv(&mut self) -> Option<CallNotification> {
-        let waiting = self.receiver.try_recv().ok();
-        self.release(waiting)
+        self.channel.queue.lock().take()
     }
+}
 
-    fn release(&self, waiting: Option<Waiting>) -> Option<CallNotification> {
-        let notification = waiting.map(|(notification, _)| notification);
-        let len = notification.as_ref().map_or(0, CallNotification::len);
-        self.waiting_bytes.fetch_sub(len, Ordering::AcqRel);
-        notification
+impl Drop for CallNotifications {
+    fn drop(&mut self) {
+        let mut queue = self.channel.queue.lock();
+        *queue = Queue { is_unread: true, ..Queue::default() };
     }
 }
 
 impl CallNotification {
-    fn len(&self) -> usize {
+    fn is_progress(&self) -> bool {
+        matches!(self, Self::Progress(_))
+    }
+
+    fn cost(&self) -> usize {
         let (Self::Progress(bytes)
         | Self::Log(bytes)
         | Self::Acknowledged(bytes)
         | Self::Message(bytes)) = self;
-        bytes.len()
+        bytes.len() + NOTIFICATION_COST
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::common::byte_budget::ByteBudget;
-
-    #[test]
-    fn waiting_notifications_are_bounded_in_number_and_in_bytes() {
-        let (sender, mut notifications) = NotificationSender::new(None, None);
-        let progress = CallNotification::Progress;
-        let small = || progress(Bytes::from_static(b"{}"));
-        assert_eq!((0..1000).filter(|_| sender.send(small())).count(), WAITING_MAX);
-        while notifications.try_recv().is_some() {}
-        let large = || progress(Bytes::from(vec![b' '; WAITING_BYTES_MAX / 4 * 3]));
-        assert!(sender.send(large()));
-        assert!(!sender.send(large()));
-        assert!(notifications.try_recv().is_some());
-        assert!(sender.send(large()));
-    }
-
-    #[test]
-    fn waiting_notifications_count_among_the_unsent_bytes_of_their_tenant() {
-        let unsent = ByteBudget::new(1 << 20, 4 << 20).tenant();
-        let (sender, mut notifications) = NotificationSender::new(None, Some(unsent.clone()));
-        let progress = |len| CallNotification::Progress(Bytes::from(vec![b' '; len]));
-        assert!(sender.send(progress(1 << 20)));
-        assert_eq!(unsent.held(), 1 << 20);
-        let (other, waiting) = NotificationSender::new(None, Some(unsent.clone()));
-        assert!(!other.send(progress(1 << 19)), "there is room for more than the budget");
-        assert!(notifications.try_recv().is_some());
-        assert!(other.send(progress(1 << 19)));
-        drop(waiting);
-        assert_eq!(unsent.held(), 0);
-    }
-}
+#[path = "tests/call_notifications.rs"]
+mod tests;

@@ -33,6 +33,7 @@ use super::call::{
     RequestError, WriteState,
 };
 use super::call_notifications::{CallNotification, NotificationSender, Passed};
+use super::live_calls::AttemptInfo;
 use super::liveness::{Claim, OverdueCalls, StuckEvidence};
 use super::tenants_seen::{TenantsSeen, UnansweredCalls, latest_tenants};
 use crate::backend::queue::TenantPause;
@@ -74,8 +75,9 @@ pub(super) struct InFlightCall {
     /// `None` once the caller has gone.
     pub(super) waiter: Option<oneshot::Sender<Delivery>>,
     pub(super) listener: Option<NotificationSender>,
-    /// `None` for requests of the gateway itself.
+    /// Both are `None` for requests of the gateway itself.
     pub(super) permits: Option<CallPermits>,
+    pub(super) attempt: Option<AttemptInfo>,
 }
 
 impl InFlightCalls {
@@ -136,9 +138,7 @@ impl InFlightCalls {
         let table = self.table.lock();
         let mut calls = table.calls.values().filter(|call| call.permits.is_some());
         match (&table.tenants, calls.next(), calls.next()) {
-            (TenantsSeen::One(_), Some(call), None)
-                if call.claim.is_some() && table.unanswered.is_empty() =>
-            {
+            (TenantsSeen::One(_), Some(call), None) if call.claim.is_some() => {
                 call.log(level, params)
             }
             _ => Passed::Unwanted,
@@ -319,19 +319,6 @@ impl InFlightCalls {
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.table.lock().closed.clone()
     }
-
-    /// Returns whether the server has nothing to do. Subscriptions of the gateway itself do not
-    /// count: they are answered when they end, if ever.
-    pub fn is_idle(&self) -> bool {
-        let is_subscription =
-            |call: &InFlightCall| call.permits.is_none() && call.listener.is_some();
-        self.table.lock().calls.values().all(is_subscription)
-    }
-
-    /// Returns the number of calls, abandoned ones included.
-    pub fn len(&self) -> usize {
-        self.table.lock().calls.len()
-    }
 }
 
 impl InFlightTable {
@@ -388,8 +375,7 @@ impl InFlightCall {
 
     fn pass_on(&self, notification: CallNotification) -> Passed {
         match &self.listener {
-            Some(listener) if listener.send(notification) => Passed::On,
-            Some(_) => Passed::Dropped,
+            Some(listener) => listener.send(notification),
             None => Passed::Unwanted,
         }
     }

@@ -7,16 +7,20 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Connection;
-use super::call::{Answer, Completion, RequestError};
+use super::call::{Answer, CloseReason, Completion, RequestError};
 use super::call_notifications::{CallNotification, Passed};
 use crate::backend::changes::mailbox::List;
 use crate::backend::changes::recipients::ServerRequest;
+use crate::backend::changes::update::Update;
 use crate::common::offload::LONG;
 use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, Message, decode};
 use crate::protocol::mcp::{Era, LogLevel, method};
 
 const METHOD_LEN_MAX: usize = 128;
+
+/// The reason to close the connection to a program such as `cat`.
+pub(crate) const ECHOES: &str = "it repeats what it is sent, so it is no MCP server";
 
 /// Parts up to this size are copied out of the read buffer; larger ones share it. So a slow caller
 /// with a small answer does not keep a large buffer alive.
@@ -130,6 +134,11 @@ fn take_request(
     if id.get().len() > ID_LEN_MAX {
         return;
     }
+    let is_greeting = [method::DISCOVER, method::INITIALIZE].contains(&method);
+    if is_greeting && connection.version().is_none() {
+        // No server asks its client so: these are the gateway's own requests.
+        return connection.close(&CloseReason::Protocol(ECHOES.into()));
+    }
     if method == method::PING {
         return connection.notify(Frame::result(id, &serde_json::Map::new()));
     }
@@ -209,11 +218,16 @@ fn take_notification(
         method::LOG_MESSAGE => take_log(connection, line, params, expected),
         // Others are told when the new list has been fetched.
         method::TOOLS_CHANGED => connection.note_tools_changed(),
-        method::PROMPTS_CHANGED => changes.list_changed(List::Prompts),
-        method::RESOURCES_CHANGED => changes.list_changed(List::Resources),
+        method::PROMPTS_CHANGED => connection.note_list_changed(List::Prompts),
+        method::RESOURCES_CHANGED => connection.note_list_changed(List::Resources),
         method::RESOURCE_UPDATED => {
-            if let Some((UpdatedParams { uri }, _)) = read(params) {
-                changes.resource_updated(&uri);
+            if let Some((UpdatedParams { uri }, params)) = read(params) {
+                let update = Update::read(&uri, params);
+                if connection.client().is_none() {
+                    changes.resource_updated(&update);
+                } else if !changes.own_resource_updated(&update) {
+                    note(connection, Passed::Dropped(1));
+                }
             }
         }
         method::CANCELLED => {
@@ -224,16 +238,19 @@ fn take_notification(
             }
         }
         _ => match connection.client() {
-            Some(client) => client.notify(method, params.map(|params| detach(line, params.get()))),
+            Some(client) => {
+                let params = params.map(|params| detach(line, params.get()));
+                note(connection, client.notify(method, params));
+            }
             None => tracing::debug!(%method, "notification from the server"),
         },
     }
 }
 
-/// Counts a notification that was dropped.
+/// Counts notifications that were dropped.
 fn note(connection: &Connection, passed: Passed) {
-    if passed == Passed::Dropped {
-        connection.metrics.dropped_notifications.inc();
+    if let Passed::Dropped(count) = passed {
+        connection.metrics.dropped_notifications.inc_by(count);
     }
 }
 
@@ -250,7 +267,7 @@ fn take_log(
     let params = detach(line, params);
     let is_modern = connection.version().is_some_and(|version| version.era() == Era::Modern);
     match (connection.client(), expected) {
-        (Some(client), _) => client.log(level, params),
+        (Some(client), _) => note(connection, client.log(level, params)),
         // A modern server sends on the stream of a call only what is about that call.
         (None, ExpectedAnswers::To(id)) if is_modern => {
             note(connection, connection.in_flight.log_of(id, level, params));

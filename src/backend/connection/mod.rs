@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -38,8 +39,9 @@ pub use self::call::{
 use self::in_flight::InFlightCalls;
 use self::liveness::Liveness;
 use self::request_ids::IdSource;
-use super::changes::mailbox::Lists;
+use super::changes::mailbox::{List, Lists};
 use super::changes::recipients::{Recipients, SessionClient};
+use super::stdio::line_tail::LineTail;
 use super::stdio::process::ExitReason;
 use super::stdio::writer;
 use crate::common::ids::TenantId;
@@ -84,7 +86,12 @@ pub struct Connection {
     /// Wakes the sweeper when a call is abandoned.
     abandoned: Notify,
     tools_changed: Notify,
+    /// Other lists that have changed, and of which nobody was told yet.
+    changed_lists: Mutex<Lists>,
+    list_changed: Notify,
     pub(super) recipients: Recipients,
+    /// Lines of a process that came before its handshake and are no messages.
+    pub(super) stray_output: LineTail,
     closed: CancellationToken,
     /// Mirrors `closed` for every call's check, which would take a lock in the token.
     is_closed: AtomicBool,
@@ -103,7 +110,7 @@ pub(crate) enum Outgoing {
         /// The tenant whose call it is. Tenants take turns when frames have to wait.
         tenant: TenantId,
         frame: Frame,
-        /// The arguments that headers repeat.
+        /// For a server over HTTP.
         headers: Vec<(String, String)>,
     },
     /// A message that expects no answer.
@@ -148,7 +155,10 @@ impl Connection {
             has_headers,
             abandoned: Notify::new(),
             tools_changed: Notify::new(),
+            changed_lists: Mutex::default(),
+            list_changed: Notify::new(),
             recipients: options.recipients,
+            stray_output: LineTail::default(),
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
             liveness: Liveness::default(),
@@ -247,6 +257,24 @@ impl Connection {
     /// nobody waited then.
     pub async fn tools_changed(&self) {
         self.tools_changed.notified().await;
+    }
+
+    /// Notes that a list other than the tools has changed.
+    fn note_list_changed(&self, list: List) {
+        *self.changed_lists.lock().flag_mut(list) = true;
+        self.list_changed.notify_one();
+    }
+
+    /// Waits until lists other than the tools have changed, and takes them. Cancel safe.
+    pub(super) async fn changed_lists(&self) -> Lists {
+        loop {
+            let changed = self.list_changed.notified();
+            let lists = std::mem::take(&mut *self.changed_lists.lock());
+            if lists != Lists::default() {
+                return lists;
+            }
+            changed.await;
+        }
     }
 
     /// Returns the client that has this connection to itself.

@@ -86,8 +86,16 @@ async fn take_line(
         Line::TooLong { kind } => return fail_overlong(connection, kind),
     };
     let len = line.len();
+    // Before the handshake no call has been made, so that no result can be in the line.
+    let early = connection.version().is_none().then(|| line.clone());
     let kind = take_message(connection, line, ExpectedAnswers::Any).await;
-    if kind == MessageKind::Garbage && garbage.is_flood(len, Instant::now()) {
+    if kind != MessageKind::Garbage {
+        return Ok(());
+    }
+    if let Some(line) = early.filter(|line| !line.trim_ascii().is_empty()) {
+        connection.stray_output.push_stray(&line);
+    }
+    if garbage.is_flood(len, Instant::now()) {
         let reason = "it floods its output with lines that are no messages";
         return Err(CloseReason::Protocol(reason.into()));
     }

@@ -38,10 +38,6 @@ pub(super) struct UnansweredCalls {
 }
 
 impl UnansweredCalls {
-    pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     pub(super) fn add(&mut self, tenant: &TenantId) {
         self.count += 1;
         if self.tenants.contains(tenant) {

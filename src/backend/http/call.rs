@@ -30,6 +30,7 @@ const OVERDUE_CHECK: Duration = Duration::from_secs(1);
 const HEARD_RECENTLY: Duration = Duration::from_secs(1);
 
 pub(super) const BAD_REDIRECT: &str = "it redirects to a host that is not allowed";
+const NO_TOKEN: &str = "the gateway has no access token for it";
 const MOVED: &str = "it has moved to another address";
 
 /// Sends a request and completes its in-flight call. Returns the call's id.
@@ -189,6 +190,7 @@ fn send_failure(endpoint: &HttpEndpoint, error: SendError) -> RequestError {
             }
             RequestError::Unreached { reason: reason.into(), detail }
         }
+        SendError::NoToken(_) => RequestError::Unreached { reason: NO_TOKEN.into(), detail },
         SendError::RedirectRefused(_) | SendError::BadRedirect => {
             tracing::warn!(reason = %detail, "a redirect is not followed");
             RequestError::Unreached { reason: BAD_REDIRECT.into(), detail }

@@ -1,12 +1,15 @@
 //! Sends requests to one server, with the operator's headers, and follows redirects within bounds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
 use reqwest::{Method, Response, Url};
 
+use super::oauth::challenge::Challenge;
+use super::oauth::{Token, TokenError, TokenSource};
 use crate::common::error_chain::error_chain;
 use crate::config::{Host, MissingSecret, Secrets, Upstream};
 use crate::protocol::mcp::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION};
@@ -25,6 +28,8 @@ pub(super) struct Client {
     /// The operator's headers. They go to no other host.
     headers: HeaderMap,
     redirect_hosts: Vec<Host>,
+    /// The source of access tokens, if the server wants any. They go to no other host.
+    tokens: Option<Arc<TokenSource>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +39,8 @@ pub enum SetupError {
     /// A secret that was inserted makes the header invalid.
     #[error("the header `{0}` has characters that no header can have")]
     Header(String),
+    #[error("the `private_key` of its `oauth` cannot be used: {0}")]
+    PrivateKey(&'static str),
     #[error(
         "the HTTP client cannot be set up; are the system's CA certificates installed? {}",
         error_chain(.0)
@@ -47,6 +54,9 @@ pub(super) enum SendError {
     /// The request did not reach the server.
     #[error("{0}")]
     Unreachable(String),
+    /// The request was not sent.
+    #[error(transparent)]
+    NoToken(#[from] TokenError),
     /// Not executed: the server redirected the request to a host that is not allowed.
     #[error("it redirects to `{0}`, which is not in `redirect_hosts`")]
     RedirectRefused(String),
@@ -68,6 +78,7 @@ impl Client {
     pub(super) fn new(
         upstream: &Upstream,
         secrets: &Secrets,
+        tokens: Option<Arc<TokenSource>>,
         idle_max: usize,
     ) -> Result<Self, SetupError> {
         let mut headers = HeaderMap::new();
@@ -94,7 +105,7 @@ impl Client {
             .build()
             .map_err(SetupError::Tls)?;
         let redirect_hosts = upstream.redirect_hosts.clone();
-        Ok(Self { http, url: upstream.url.clone(), headers, redirect_hosts })
+        Ok(Self { http, url: upstream.url.clone(), headers, redirect_hosts, tokens })
     }
 
     /// Sends a request and follows redirects within bounds. Redirects keep method and body. A POST
@@ -105,11 +116,53 @@ impl Client {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Response, SendError> {
-        let mut url = self.url.clone();
+        self.send_to(self.url.clone(), method, headers, body).await
+    }
+
+    /// Resolves an address that the server names for itself. Returns `None` for another host.
+    pub(super) fn own_address(&self, text: &str) -> Option<Url> {
+        self.url.join(text).ok().filter(|url| self.is_own_host(url))
+    }
+
+    /// Sends a request to an address of the server, like [`Client::send`].
+    pub(super) async fn send_to(
+        &self,
+        url: Url,
+        method: &Method,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Response, SendError> {
+        let token = match &self.tokens {
+            Some(tokens) => Some(tokens.token().await?),
+            None => None,
+        };
+        let response = self.follow(url.clone(), method, headers, body, token.as_deref()).await?;
+        let (Some(tokens), Some(token)) = (&self.tokens, token) else { return Ok(response) };
+        // Nothing was executed: the server has refused the token alone.
+        match Challenge::read(response.status(), response.headers()) {
+            Some(challenge) if tokens.refused(&token, &challenge) => {
+                let token = tokens.token().await?;
+                self.follow(url, method, headers, body, Some(&token)).await
+            }
+            _ => Ok(response),
+        }
+    }
+
+    async fn follow(
+        &self,
+        mut url: Url,
+        method: &Method,
+        headers: &HeaderMap,
+        body: &Bytes,
+        token: Option<&Token>,
+    ) -> Result<Response, SendError> {
         for _ in 0..=REDIRECTS_MAX {
             let mut request = self.http.request(method.clone(), url.clone());
             if self.is_own_host(&url) {
                 request = request.headers(self.headers.clone());
+                if let Some(token) = token {
+                    request = request.header(AUTHORIZATION, token.header.clone());
+                }
             }
             request = request.headers(headers.clone());
             if *method == Method::POST {
@@ -189,6 +242,7 @@ fn text_of(target: Option<Url>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::UrlTransport;
     use std::collections::BTreeMap;
 
     fn client(url: &str, hosts: &[&str]) -> Client {
@@ -196,9 +250,11 @@ mod tests {
             url: url.parse().unwrap(),
             headers: BTreeMap::new(),
             init_timeout: Duration::from_secs(1),
+            oauth: None,
             redirect_hosts: hosts.iter().map(|host| Host::parse(host).unwrap()).collect(),
+            transport: UrlTransport::Auto,
         };
-        Client::new(&upstream, &Secrets::new(), 1).unwrap()
+        Client::new(&upstream, &Secrets::new(), None, 1).unwrap()
     }
 
     fn redirected(client: &Client, location: &str) -> Result<String, String> {

@@ -10,11 +10,14 @@ use crate::backend::connection::{CloseReason, Connection, RequestError};
 use crate::backend::instance::handshake::{
     Greeting, HandshakeError, Probe, open_legacy, read_probe,
 };
+use crate::config::EraChoice;
 use crate::protocol::mcp::requests;
 
-/// Opens a fresh connection and tries both eras. Each step may take `init_timeout`.
+/// Opens a fresh connection and tries both eras, unless only one is to be spoken. Each step may
+/// take `init_timeout`.
 pub(crate) async fn handshake(
     connection: &Arc<Connection>,
+    era: EraChoice,
     init_timeout: Duration,
 ) -> Result<Greeting, HandshakeError> {
     let client = connection.client();
@@ -23,6 +26,14 @@ pub(crate) async fn handshake(
         let request = |id| requests::initialize(id, capabilities);
         open_legacy(connection, connection.request(Instant::now() + init_timeout, request).await?)
     };
+    match era {
+        EraChoice::Legacy => return initialize().await,
+        EraChoice::Modern => {
+            let greeting = discover(connection, init_timeout).await?;
+            return greeting.ok_or(HandshakeError::NotModern);
+        }
+        EraChoice::Auto => {}
+    }
     // A session's own client is of the legacy era: a modern server could not send it requests.
     if client.is_some() {
         return match initialize().await {
@@ -36,6 +47,16 @@ pub(crate) async fn handshake(
     }
 }
 
+/// Greets a server over the older transport, which only legacy servers speak.
+pub(crate) async fn greet_over_sse(
+    connection: &Arc<Connection>,
+    init_timeout: Duration,
+) -> Result<Greeting, HandshakeError> {
+    let capabilities = connection.client().map_or("{}", |client| client.capabilities());
+    let request = |id| requests::initialize(id, capabilities);
+    open_legacy(connection, connection.request(Instant::now() + init_timeout, request).await?)
+}
+
 /// Returns the greeting of a modern server, or `None` if the server may be a legacy one.
 async fn discover(
     connection: &Arc<Connection>,
@@ -47,7 +68,7 @@ async fn discover(
             Ok(answer) => match read_probe(answer)? {
                 Probe::Modern(greeting) => {
                     connection.set_version(greeting.version);
-                    return Ok(Some(greeting));
+                    return Ok(Some(*greeting));
                 }
                 Probe::Legacy => return Ok(None),
                 Probe::Again => {}

@@ -44,7 +44,8 @@ struct NamedParams {
 
 impl MessageInfo {
     pub(super) fn of(frame: &Frame) -> Self {
-        let (method, params) = match decode(frame.as_bytes()) {
+        let bytes = frame.bytes();
+        let (method, params) = match decode(&bytes) {
             Ok(
                 Message::Request { method, params, .. } | Message::Notification { method, params },
             ) => (method.into_owned(), params),
@@ -61,8 +62,8 @@ impl MessageInfo {
         Self { method, name }
     }
 
-    /// Returns all headers of a message; `params` are those that repeat arguments. A legacy server
-    /// gets no header that repeats anything.
+    /// Returns all headers of a message. `params` are those of the call, written for the server's
+    /// era. A legacy server gets no header that repeats the method or the name.
     pub(super) fn headers(
         &self,
         endpoint: &HttpEndpoint,
@@ -77,23 +78,25 @@ impl MessageInfo {
         let mut headers = common(endpoint, version);
         headers.insert(ACCEPT, BOTH);
         headers.insert(CONTENT_TYPE, JSON);
-        if version.is_some_and(|version| version.era() == Era::Modern) {
-            self.add_repeated(params, &mut headers)?;
-        }
+        let is_modern = version.is_some_and(|version| version.era() == Era::Modern);
+        self.add_call(is_modern, params, &mut headers)?;
         Ok(headers)
     }
 
-    fn add_repeated(
+    fn add_call(
         &self,
+        is_modern: bool,
         params: &[(String, String)],
         to: &mut HeaderMap,
     ) -> Result<(), RequestError> {
         if let Ok(method) = HeaderValue::from_str(&self.method)
+            && is_modern
             && !method.is_empty()
         {
             to.insert(METHOD, method);
         }
-        let name = self.name.as_deref().map(|name| (NAME, encode(name)));
+        let name = self.name.as_deref().filter(|_| is_modern);
+        let name = name.map(|name| (NAME, encode(name)));
         let params = params.iter().filter_map(|(name, value)| {
             Some((name.parse::<HeaderName>().ok()?, Cow::Borrowed(value.as_str())))
         });
@@ -157,23 +160,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_modern_server_gets_headers_that_repeat_the_body() {
+    async fn only_a_modern_server_gets_headers_that_repeat_method_and_name() {
         let headers = |version: &str, method: &str| {
             let endpoint = HttpEndpoint::unreachable();
             endpoint.connection.set_version(ProtocolVersion::parse(version).unwrap());
             let info = MessageInfo { method: method.to_owned(), name: Some("a".to_owned()) };
-            let headers = info.headers(&endpoint, &[("mcp-param-b".to_owned(), "b".to_owned())]);
+            let headers = info.headers(&endpoint, &[("traceparent".to_owned(), "b".to_owned())]);
             let headers = headers.unwrap();
             let value =
                 |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
-            ["mcp-method", "mcp-name", "mcp-param-b"].map(value)
+            ["mcp-method", "mcp-name", "traceparent"].map(value)
         };
         let all = |method: &str| [method, "a", "b"].map(|value| Some(value.to_owned()));
+        let call_alone = [None, None, Some("b".to_owned())];
         assert_eq!(headers("2026-07-28", "tools/call"), all("tools/call"));
-        assert_eq!(headers("2025-11-25", "tools/call"), [const { None }; 3]);
+        assert_eq!(headers("2025-11-25", "tools/call"), call_alone);
         // Independent of the version: one is for modern servers only, the other for legacy ones.
         assert_eq!(headers("2025-11-25", "server/discover"), all("server/discover"));
-        assert_eq!(headers("2026-07-28", "initialize"), [const { None }; 3]);
+        assert_eq!(headers("2026-07-28", "initialize"), call_alone);
     }
 
     #[tokio::test]

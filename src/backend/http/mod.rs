@@ -9,12 +9,16 @@
 //! - [`call`]: one request until its answer or its [`refusal`]; [`stream`] reads the response, or a
 //!   legacy server's notifications; [`sse`] decodes events
 //! - [`refusal_probe`]: finds out whether a server that refuses one request refuses everything
+//! - [`oauth`]: access tokens, for servers that want them
 //! - [`mod@handshake`]: the handshake
+//! - [`older`]: the transport before Streamable HTTP
 
 mod call;
 mod client;
 mod handshake;
 mod headers;
+pub(super) mod oauth;
+mod older;
 mod refusal;
 mod refusal_probe;
 pub(super) mod sse;
@@ -34,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::client::{Client, SendError};
 use self::headers::MessageInfo;
+use self::oauth::TokenSource;
 use self::refusal_probe::RefusalProbe;
 use super::connection::{
     CloseOnDrop, CloseReason, Connection, ConnectionOptions, Outgoing, RequestError,
@@ -43,7 +48,8 @@ use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::{Era, method, requests};
 
 pub(super) use self::client::SetupError;
-pub(super) use self::handshake::handshake;
+pub(super) use self::handshake::{greet_over_sse, handshake};
+pub(super) use self::older::open as open_over_sse;
 
 /// Notifications, and answers to the server's own requests, that may be posted at once. Cancels do
 /// not count: each call has one at most.
@@ -69,9 +75,10 @@ struct HttpEndpoint {
 pub(super) fn open(
     upstream: &Upstream,
     secrets: &Secrets,
+    tokens: Option<Arc<TokenSource>>,
     options: ConnectionOptions,
 ) -> Result<(Arc<Connection>, JoinHandle<()>), SetupError> {
-    let client = Client::new(upstream, secrets, options.max_in_flight)?;
+    let client = Client::new(upstream, secrets, tokens, options.max_in_flight)?;
     let message_len_max = options.line_len_max;
     let (connection, outgoing) = Connection::new(options, true);
     let endpoint = HttpEndpoint {

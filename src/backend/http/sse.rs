@@ -15,6 +15,8 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 pub enum Item {
     /// The data of an event of the type `message`.
     Message(Vec<u8>),
+    /// The data of an event of the type `endpoint`: where the older transport takes messages.
+    Endpoint(Vec<u8>),
     /// An event was over the limit. The rest of it will be skipped.
     TooLarge,
 }
@@ -39,9 +41,16 @@ pub struct SseDecoder {
 struct PartialEvent {
     data: Option<Vec<u8>>,
     id: Option<String>,
-    /// Set for an event of another type than `message`.
-    is_other: bool,
+    kind: EventKind,
     is_too_large: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum EventKind {
+    #[default]
+    Message,
+    Endpoint,
+    Other,
 }
 
 impl SseDecoder {
@@ -123,7 +132,13 @@ impl SseDecoder {
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match name {
             b"data" => self.data(value, items),
-            b"event" => self.event.is_other = !value.is_empty() && value != b"message",
+            b"event" => {
+                self.event.kind = match value {
+                    b"" | b"message" => EventKind::Message,
+                    b"endpoint" => EventKind::Endpoint,
+                    _ => EventKind::Other,
+                }
+            }
             b"id" if value.len() <= ID_LEN_MAX && !value.contains(&0) => {
                 self.event.id = String::from_utf8(value.to_vec()).ok();
             }
@@ -165,8 +180,12 @@ impl SseDecoder {
             // An empty id resets the last one.
             self.last_id = Some(id).filter(|id| !id.is_empty());
         }
-        let data = event.data.filter(|data| !data.is_empty() && !event.is_other);
-        items.extend(data.map(Item::Message));
+        let Some(data) = event.data.filter(|data| !data.is_empty()) else { return };
+        match event.kind {
+            EventKind::Message => items.push(Item::Message(data)),
+            EventKind::Endpoint => items.push(Item::Endpoint(data)),
+            EventKind::Other => {}
+        }
     }
 }
 

@@ -103,6 +103,7 @@ pub(super) async fn read_events(
                         MessageKind::Garbage | MessageKind::Other => {}
                     }
                 }
+                Item::Endpoint(_) => {}
                 Item::TooLarge if answers == ExpectedAnswers::None => {
                     endpoint.connection.metrics.too_long_lines.inc();
                 }

@@ -14,7 +14,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::backend::About;
 use crate::backend::connection::{Answer, Connection, RequestError};
+use crate::config::EraChoice;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
+use crate::protocol::mcp::about::OwnWords;
 use crate::protocol::mcp::requests;
 use crate::protocol::mcp::results::{DiscoverResult, InitializeResult, UnsupportedVersion};
 use crate::protocol::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION};
@@ -40,24 +42,41 @@ pub enum HandshakeError {
     Version(String),
     #[error("its answer to `{0}` does not follow the protocol")]
     Malformed(&'static str),
+    #[error("it does not speak the modern era, which `era = \"modern\"` asks for")]
+    NotModern,
 }
 
 /// The answer to `server/discover`, read.
 pub(crate) enum Probe {
-    Modern(Greeting),
+    Modern(Box<Greeting>),
     Legacy,
     /// A modern server refuses a version that it says it supports.
     Again,
 }
 
-/// Opens a fresh connection; tries both eras.
+/// Opens a fresh connection; tries both eras, unless only one is to be spoken.
 pub async fn greet(
     connection: &Arc<Connection>,
+    era: EraChoice,
     deadline: Instant,
 ) -> Result<Greeting, HandshakeError> {
-    let greeting = match connection.client() {
-        Some(client) => greet_for(client.capabilities(), connection, deadline).await?,
-        None => greet_for_all(connection, deadline).await?,
+    let client = connection.client();
+    let greeting = match (era, client) {
+        (EraChoice::Auto, Some(client)) => {
+            greet_for(client.capabilities(), connection, deadline).await?
+        }
+        (EraChoice::Auto, None) => greet_for_all(connection, deadline).await?,
+        (EraChoice::Legacy, client) => {
+            let capabilities = client.map_or("{}", |client| client.capabilities());
+            let initialize = |id| requests::initialize(id, capabilities);
+            open_legacy(connection, connection.request(deadline, initialize).await?)?
+        }
+        (EraChoice::Modern, _) => {
+            match read_probe(connection.request(deadline, requests::discover).await?)? {
+                Probe::Modern(greeting) => *greeting,
+                Probe::Legacy | Probe::Again => return Err(HandshakeError::NotModern),
+            }
+        }
     };
     connection.set_version(greeting.version);
     Ok(greeting)
@@ -75,7 +94,7 @@ async fn greet_for(
         Err(refused @ HandshakeError::Refused { .. }) => {
             let answer = connection.request(deadline, requests::discover).await?;
             match read_probe(answer) {
-                Ok(Probe::Modern(greeting)) => Ok(greeting),
+                Ok(Probe::Modern(greeting)) => Ok(*greeting),
                 Ok(Probe::Legacy | Probe::Again) | Err(_) => Err(refused),
             }
         }
@@ -91,7 +110,7 @@ async fn greet_for_all(
     let mut discover = pin!(connection.request(deadline, requests::discover));
     if let Ok(answer) = timeout(PROBE_TIMEOUT, &mut discover).await {
         return match read_probe(answer?)? {
-            Probe::Modern(greeting) => Ok(greeting),
+            Probe::Modern(greeting) => Ok(*greeting),
             Probe::Legacy | Probe::Again => {
                 let answer = connection.request(deadline, initialize).await?;
                 open_legacy(connection, answer)
@@ -100,14 +119,16 @@ async fn greet_for_all(
     }
     let mut initialize = pin!(connection.request(deadline, initialize));
     tokio::select! {
+        // A server of both eras may have answered both by now: it is spoken to as a modern one.
+        biased;
         answer = &mut discover => match read_probe(answer?)? {
-            Probe::Modern(greeting) => Ok(greeting),
+            Probe::Modern(greeting) => Ok(*greeting),
             Probe::Legacy | Probe::Again => open_legacy(connection, initialize.await?),
         },
         answer = &mut initialize => match open_legacy(connection, answer?) {
             Ok(greeting) => Ok(greeting),
             Err(refused) => match discover.await.map(read_probe) {
-                Ok(Ok(Probe::Modern(greeting))) => Ok(greeting),
+                Ok(Ok(Probe::Modern(greeting))) => Ok(*greeting),
                 Ok(_) | Err(_) => Err(refused),
             },
         },
@@ -125,8 +146,9 @@ pub(crate) fn read_probe(answer: Answer) -> Result<Probe, HandshakeError> {
                         info: discovered.server_info(),
                         capabilities: discovered.capabilities,
                         instructions: discovered.instructions,
+                        own_words: OwnWords::of(result),
                     };
-                    return Ok(Probe::Modern(Greeting { version, about }));
+                    return Ok(Probe::Modern(Greeting { version, about }.into()));
                 }
                 other => other,
             },
@@ -160,9 +182,11 @@ pub(crate) fn open_legacy(
         Answer::Result(result) => result,
         Answer::Error(error) => {
             let error: ErrorObject = serde_json::from_slice(&error).map_err(|_| malformed())?;
-            return Err(HandshakeError::Refused { code: error.code, message: error.message });
+            let message = error.message.into();
+            return Err(HandshakeError::Refused { code: error.code, message });
         }
     };
+    let own_words = OwnWords::of(&result);
     let result: InitializeResult = serde_json::from_slice(&result).map_err(|_| malformed())?;
     let version = ProtocolVersion::parse(&result.protocol_version)
         .filter(|version| version.era() == Era::Legacy)
@@ -171,6 +195,7 @@ pub(crate) fn open_legacy(
         info: result.server_info,
         capabilities: result.capabilities,
         instructions: result.instructions,
+        own_words,
     };
     connection.set_version(version);
     connection.set_announced_lists(about.lists());

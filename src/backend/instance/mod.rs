@@ -3,10 +3,13 @@
 pub mod adaptive;
 pub mod arguments;
 pub(crate) mod handshake;
+pub mod left_out;
 pub mod pins;
 pub mod pool;
 pub(crate) mod redaction;
 pub mod run;
 pub mod start_error;
+mod start_hints;
 pub(crate) mod status;
 pub mod tools;
+mod uses;

@@ -1,5 +1,6 @@
 //! The instances of one backend: the state of each, which of them are ready, and how busy they are.
 
+use std::collections::HashMap;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,7 +13,9 @@ use tokio::time::{Instant, sleep};
 
 use super::adaptive::{Adaptive, ConcurrencyLimit, Started};
 pub use super::status::{Down, InstanceStatus, LastFailure};
+pub(crate) use super::uses::Uses;
 use crate::backend::{Backend, Ready, RunState};
+use crate::common::ids::TenantId;
 use crate::events::explanation::InstanceChoice;
 
 const ADAPT_EVERY: Duration = Duration::from_secs(1);
@@ -184,6 +187,12 @@ impl Pool {
         instances.iter().filter_map(|it| it.down.as_ref()).max_by_key(|it| it.since).cloned()
     }
 
+    pub fn count_calls(&self, by_tenant: &mut HashMap<TenantId, u32>) {
+        for instance in &**self.ready.load() {
+            instance.ready.connection.in_flight.count_by_tenant(by_tenant);
+        }
+    }
+
     pub fn instances(&self) -> Vec<InstanceStatus> {
         self.instances.lock().clone()
     }
@@ -217,6 +226,8 @@ pub struct Load {
     /// Finds out the limit (`adaptive = true`).
     adaptive: Option<Adaptive>,
     looks_serial: AtomicBool,
+    /// Wakes the supervisor when an operator wants the next run.
+    replace: Notify,
 }
 
 impl Load {
@@ -230,6 +241,7 @@ impl Load {
             last_chosen: AtomicU64::new(0),
             adaptive: is_adaptive.then(|| Adaptive::new(limit)),
             looks_serial: AtomicBool::new(false),
+            replace: Notify::new(),
         })
     }
 
@@ -244,6 +256,15 @@ impl Load {
     /// Returns whether the instance has answered nothing else lately while calls ran.
     pub fn looks_serial(&self) -> bool {
         self.looks_serial.load(Ordering::Relaxed)
+    }
+
+    pub fn ask_to_replace(&self) {
+        self.replace.notify_one();
+    }
+
+    /// Waits until an operator wants the next run.
+    pub(crate) async fn asked_to_replace(&self) {
+        self.replace.notified().await;
     }
 
     fn limit_now(&self) -> u32 {
@@ -271,63 +292,6 @@ impl Load {
             self.begun.fetch_add(1, Ordering::Relaxed);
         }
         has_begun
-    }
-}
-
-/// Counts the uses of a backend or of an instance: neither ends under a call, nor counts as idle.
-pub(crate) struct Uses {
-    count: AtomicU32,
-    created: Instant,
-    /// Nanoseconds from `created` to the end of the last use.
-    last_end: AtomicU64,
-    none_left: Notify,
-}
-
-impl Default for Uses {
-    fn default() -> Self {
-        Self {
-            count: AtomicU32::new(0),
-            created: Instant::now(),
-            last_end: AtomicU64::new(0),
-            none_left: Notify::new(),
-        }
-    }
-}
-
-impl Uses {
-    pub(crate) fn count(&self) -> u32 {
-        self.count.load(Ordering::SeqCst)
-    }
-
-    /// Counts one more, unless there are `limit` already.
-    pub(crate) fn try_begin(&self, limit: u32) -> bool {
-        let below = |count| (count < limit).then_some(count + 1);
-        self.count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below).is_ok()
-    }
-
-    pub(crate) fn end(&self) {
-        // Before the count: whoever sees it at zero sees this time, too.
-        self.last_end.store(self.created.elapsed().as_nanos() as u64, Ordering::SeqCst);
-        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.none_left.notify_waiters();
-        }
-    }
-
-    /// Returns when the last use ended, or `None` while there is one.
-    pub(crate) fn idle_since(&self) -> Option<Instant> {
-        let last_end = || Duration::from_nanos(self.last_end.load(Ordering::SeqCst));
-        (self.count() == 0).then(|| self.created + last_end())
-    }
-
-    /// Waits until the last use has ended: the one wait of every drain.
-    pub(crate) async fn drained(&self) {
-        loop {
-            let none_left = self.none_left.notified();
-            if self.count() == 0 {
-                return;
-            }
-            none_left.await;
-        }
     }
 }
 

@@ -11,16 +11,17 @@ use tokio_util::sync::CancellationToken;
 use super::handshake::{Greeting, HandshakeError, greet};
 use super::redaction::Redaction;
 use super::start_error::StartError;
+use super::start_hints;
 use super::tools::{ListError, ToolSet};
 use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::{
     CloseOnDrop, CloseReason, Connection, ConnectionOptions, RequestError,
 };
+use crate::backend::stdio::line_tail::LineTail;
 use crate::backend::stdio::process::{ExitReason, Process, exited};
-use crate::backend::stdio::stderr::StderrTail;
 use crate::backend::{Environment, Ready, http};
 use crate::common::ids::ServerId;
-use crate::config;
+use crate::config::{self, UrlTransport};
 use crate::protocol::mcp::requests::Dialect;
 use crate::telemetry::tasks::catch_panic;
 
@@ -38,18 +39,19 @@ pub struct Run {
 }
 
 /// The part of a start that differs from run to run.
+#[derive(Clone)]
 pub struct Launch {
     pub generation: u64,
     /// Hears what the server says beyond its answers.
     pub recipients: Recipients,
     /// Keeps the last lines of standard error; for the operator only.
-    pub stderr: StderrTail,
+    pub stderr: LineTail,
 }
 
 impl Launch {
     /// The launch of the only run.
     pub fn only(recipients: Recipients) -> Self {
-        Self { generation: 1, recipients, stderr: StderrTail::default() }
+        Self { generation: 1, recipients, stderr: LineTail::default() }
     }
 }
 
@@ -71,19 +73,36 @@ impl Run {
         launch: Launch,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
-        let started = Self::try_start(id, server, secrets, environment, launch, stop).await;
-        started.map_err(|error| error.redacted(&Redaction::new(secrets)))
+        let start = async |transport: UrlTransport| {
+            let launch = launch.clone();
+            let started =
+                Self::try_start(id, server, transport, secrets, environment, launch, stop).await;
+            started.map_err(|error| error.redacted(&Redaction::new(secrets)))
+        };
+        let transport = match &server.transport {
+            config::Transport::Http(upstream) => upstream.transport,
+            config::Transport::Stdio(_) => UrlTransport::Http,
+        };
+        match start(transport).await {
+            // The server may be of the time before Streamable HTTP.
+            Err(error) if transport == UrlTransport::Auto && error.may_speak_sse => {
+                start(UrlTransport::Sse).await.map_err(|_| error)
+            }
+            started => started,
+        }
     }
 
     async fn try_start(
         id: &ServerId,
         server: &config::ServerConfig,
+        url_transport: UrlTransport,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
         launch: Launch,
         stop: &CancellationToken,
     ) -> Result<Self, StartError> {
         let Launch { generation, recipients, stderr } = launch;
+        let is_over_sse = url_transport == UrlTransport::Sse;
         let options = ConnectionOptions {
             generation,
             max_in_flight: server.max_in_flight as usize,
@@ -97,12 +116,14 @@ impl Run {
         };
         let deadline = Instant::now() + server.start_timeout;
         let (endpoint, connection) =
-            Endpoint::open(&server.transport, secrets, environment, options, stderr, deadline)
+            Endpoint::open(server, is_over_sse, secrets, environment, options, stderr, deadline)
                 .await?;
         let _close = CloseOnDrop::new(&connection, "the gateway gave it up");
         let prepared = async {
             tokio::select! {
-                prepared = prepare(id, server, environment, &connection, deadline) => prepared,
+                prepared = prepare(id, server, is_over_sse, environment, &connection, deadline) => {
+                    prepared
+                }
                 () = stop.cancelled() => Err(StartError::stopped()),
             }
         };
@@ -111,26 +132,36 @@ impl Run {
         match prepared.unwrap_or_else(|| Err(StartError::panicked())) {
             Ok(ready) => Ok(Self { endpoint, ready: Arc::new(ready), _close }),
             Err(mut error) => {
-                let mut is_directory_missing = false;
+                let mut exit = None;
                 if let (
                     Some(CloseReason::Exited(_) | CloseReason::Lost(_)),
                     Endpoint::Process(process),
                 ) = (connection.close_reason(), &endpoint)
-                    && let Ok(exit) = timeout(FAILED_START_WAIT, exited(process.exit())).await
                 {
-                    error = StartError::new(&exit.to_string(), &exit.to_string());
-                    is_directory_missing = exit == ExitReason::NoDirectory;
+                    exit = timeout(FAILED_START_WAIT, exited(process.exit())).await.ok();
+                    if let Some(exit) = &exit {
+                        error = StartError::new(&exit.to_string(), &exit.to_string());
+                    }
                 }
                 connection.close(&CloseReason::Stopped);
                 if !stop.is_cancelled() {
                     endpoint.terminate();
                 }
-                let stderr = endpoint.shut_down().await;
-                if is_directory_missing && let Some(cause) = stderr.last() {
+                error.stdout = connection.stray_output.redacted(&Redaction::new(secrets));
+                error.stderr = endpoint.shut_down().await;
+                if exit == Some(ExitReason::NoDirectory)
+                    && let Some(cause) = error.stderr.last()
+                {
                     // The guard's own words: the program has not run.
                     error.detail.clone_from(cause);
+                    return Err(error);
                 }
-                Err(StartError { stderr, ..error })
+                Err(match &server.transport {
+                    config::Transport::Stdio(program) if !stop.is_cancelled() => {
+                        start_hints::of_program(error, program, exit.as_ref())
+                    }
+                    _ => error,
+                })
             }
         }
     }
@@ -159,6 +190,12 @@ impl Run {
         }
     }
 
+    /// Returns the last lines of standard output before the handshake that were no messages,
+    /// without `secrets`.
+    pub fn stray_output(&self, secrets: &config::Secrets) -> Vec<String> {
+        self.ready.connection.stray_output.redacted(&Redaction::new(secrets))
+    }
+
     /// Gives up a server that is not alive: its calls fail, and it is told to end. [`Run::stop`]
     /// must follow.
     pub fn give_up(&self, end: &CloseReason) {
@@ -177,14 +214,15 @@ impl Run {
 impl Endpoint {
     /// A process must have been spawned by `deadline`.
     async fn open(
-        transport: &config::Transport,
+        server: &config::ServerConfig,
+        is_over_sse: bool,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
         mut options: ConnectionOptions,
-        stderr: StderrTail,
+        stderr: LineTail,
         deadline: Instant,
     ) -> Result<(Self, Arc<Connection>), StartError> {
-        match transport {
+        match &server.transport {
             config::Transport::Stdio(program) => {
                 let guard = environment.own_program.clone();
                 let (program, secrets) = (program.clone(), secrets.clone());
@@ -201,8 +239,13 @@ impl Endpoint {
             }
             config::Transport::Http(upstream) => {
                 let (upstream, secrets) = (upstream.clone(), secrets.clone());
+                let sources = environment.tokens.clone();
                 // All CAs that the system trusts are read first: no call may wait for that.
-                let open = spawn_blocking(move || http::open(&upstream, &secrets, options));
+                let open = if is_over_sse { http::open_over_sse } else { http::open };
+                let open = spawn_blocking(move || {
+                    let tokens = sources.of(&upstream)?;
+                    open(&upstream, &secrets, tokens, options)
+                });
                 let (connection, driving) = open.await.map_err(StartError::system)??;
                 Ok((Self::Http(driving), connection))
             }
@@ -245,19 +288,32 @@ impl Endpoint {
 async fn prepare(
     id: &ServerId,
     server: &config::ServerConfig,
+    is_over_sse: bool,
     environment: &Environment,
     connection: &Arc<Connection>,
     deadline: Instant,
 ) -> Result<Ready, StartError> {
     let (greeting, setting) = match &server.transport {
-        config::Transport::Stdio(_) => (greet(connection, deadline).await, "start_timeout"),
+        config::Transport::Stdio(_) => {
+            (greet(connection, server.era, deadline).await, "start_timeout")
+        }
+        config::Transport::Http(upstream) if is_over_sse => {
+            (http::greet_over_sse(connection, upstream.init_timeout).await, "init_timeout")
+        }
         config::Transport::Http(upstream) => {
-            (http::handshake(connection, upstream.init_timeout).await, "init_timeout")
+            (http::handshake(connection, server.era, upstream.init_timeout).await, "init_timeout")
         }
     };
-    let Greeting { version, about } = greeting.map_err(|error| match error {
-        HandshakeError::Failed(RequestError::Expired { .. }) => StartError::timed_out(setting),
-        other => other.into(),
+    let Greeting { version, about } = greeting.map_err(|error| match &server.transport {
+        _ if matches!(error, HandshakeError::Failed(RequestError::Expired { .. })) => {
+            StartError::timed_out(setting)
+        }
+        config::Transport::Stdio(_) => error.into(),
+        config::Transport::Http(upstream) => {
+            let detail = start_hints::of_url(&error, upstream);
+            let error = StartError::from(error);
+            StartError { detail: detail.unwrap_or(error.detail), ..error }
+        }
     })?;
     let (deadline, setting) = match server.transport {
         config::Transport::Stdio(_) => (deadline, "start_timeout"),

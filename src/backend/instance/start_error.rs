@@ -17,8 +17,12 @@ pub struct StartError {
     pub detail: String,
     /// The last lines of standard error; for the operator only.
     pub stderr: Vec<String>,
+    /// The last lines of standard output that are no messages; for the operator only.
+    pub stdout: Vec<String>,
     /// Whether another attempt would fail too, as far as can be told.
     pub is_permanent: bool,
+    /// Whether the server may speak the transport before Streamable HTTP.
+    pub may_speak_sse: bool,
 }
 
 impl StartError {
@@ -50,9 +54,18 @@ impl StartError {
         Self { reason, detail, ..self }
     }
 
+    /// Adds what the operator may do about it.
+    pub(crate) fn with_hint(self, hint: Option<String>) -> Self {
+        match hint {
+            Some(hint) => Self { detail: format!("{}; {hint}", self.detail), ..self },
+            None => self,
+        }
+    }
+
     pub(crate) fn new(reason: &str, detail: &str) -> Self {
         let (reason, detail) = (reason.to_owned(), detail.to_owned());
-        Self { reason, detail, stderr: vec![], is_permanent: false }
+        let (stderr, stdout) = (vec![], vec![]);
+        Self { reason, detail, stderr, stdout, is_permanent: false, may_speak_sse: false }
     }
 }
 
@@ -89,7 +102,8 @@ impl From<HandshakeError> for StartError {
             }
             HandshakeError::Failed(RequestError::Http { status, .. }) => {
                 let is_permanent = matches!(status, 401 | 403 | 404 | 405 | 410);
-                Self::new(&text, &text).permanent(is_permanent)
+                let may_speak_sse = matches!(status, 400 | 404 | 405 | 406 | 415 | 501);
+                Self { may_speak_sse, ..Self::new(&text, &text).permanent(is_permanent) }
             }
             HandshakeError::Failed(_) => Self::new(&text, &text),
             // A server's own words are not for callers: they are often about its credentials.

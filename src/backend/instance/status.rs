@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::pool::ReadyInstance;
 use crate::backend::RunState;
 use crate::backend::connection::live_calls::LiveCall;
-use crate::backend::stdio::stderr::StderrTail;
+use crate::backend::stdio::line_tail::LineTail;
+use crate::common::ids::CallId;
 
 /// One instance, as the operator sees it.
 #[derive(Clone)]
@@ -22,7 +23,7 @@ pub struct InstanceStatus {
     /// Since when nothing has ended although calls wait for a slot, if it is so.
     pub stalled_since: Option<Timestamp>,
     /// Standard error of its process, or of the last one.
-    pub stderr: StderrTail,
+    pub stderr: LineTail,
 }
 
 /// An instance, or a whole backend, that takes no calls although it did, or was to.
@@ -41,6 +42,8 @@ pub struct LastFailure {
     pub detail: Arc<str>,
     /// The last lines of standard error; for the operator only.
     pub stderr: Arc<[String]>,
+    /// The last lines of standard output that are no messages; for the operator only.
+    pub stdout: Arc<[String]>,
 }
 
 impl InstanceStatus {
@@ -53,7 +56,7 @@ impl InstanceStatus {
             ready: None,
             last_failure: None,
             stalled_since: None,
-            stderr: StderrTail::default(),
+            stderr: LineTail::default(),
         }
     }
 
@@ -88,6 +91,16 @@ impl InstanceStatus {
     /// Returns its calls now, by their tenants.
     pub fn live_calls(&self) -> Vec<LiveCall> {
         self.ready.as_ref().map_or_else(Vec::new, |it| it.ready.connection.in_flight.live())
+    }
+
+    /// Cancels a call for an operator. Returns whether the call is here.
+    pub fn cancel(&self, call: CallId) -> bool {
+        self.ready.as_ref().is_some_and(|it| it.ready.connection.cancel(call))
+    }
+
+    /// Asks for the next run. Returns whether there is one now that can be replaced.
+    pub fn ask_to_replace(&self) -> bool {
+        self.ready.as_ref().inspect(|it| it.load.ask_to_replace()).is_some()
     }
 
     /// Returns whether the instance looks serial.

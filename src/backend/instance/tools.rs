@@ -12,6 +12,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::arguments::ArgumentsSchema;
+use super::left_out::LeftOutTools;
 use crate::backend::Environment;
 use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::common::ids::ServerId;
@@ -21,13 +22,15 @@ use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::headers::HeaderParams;
 use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::requests::Dialect;
-use crate::protocol::mcp::results::{Caching, ToolsPage, input_schema, is_repeatable, tool_name};
+use crate::protocol::mcp::results::{
+    Caching, ToolsPage, input_schema, is_repeatable, requires_task, tool_name,
+};
 use crate::protocol::mcp::{Era, names};
 use crate::telemetry::metrics::ServerMetrics;
 use crate::telemetry::tools::ToolMetrics;
 
-/// Tools of one server: each costs memory here.
-const TOOLS_MAX: usize = 5_000;
+/// The most tools of one server: each costs memory here. Clients get them in pages.
+const TOOLS_MAX: usize = 20_000;
 /// The longest name of a tool. The specification recommends up to 128.
 const NAME_LEN_MAX: usize = 256;
 
@@ -149,8 +152,7 @@ pub struct ToolSet {
     by_exposed: HashMap<String, Arc<Tool>>,
     caching: Caching,
     listed: Option<Instant>,
-    /// Tools left out because their name was there already.
-    duplicates: usize,
+    left_out: LeftOutTools,
 }
 
 /// Why tools could not be listed.
@@ -202,16 +204,19 @@ impl ToolSet {
                 Answer::Error(error) => return Err(refused(&error)),
             };
             pages.count(page.len()).map_err(ListError::Endless)?;
-            (tools, cursor) =
-                tools.with_page(&connection.offload, page, server, checks_headers).await?;
+            (tools, cursor) = tools.with_page(&connection.offload, page, checks_headers).await?;
             let Some(next) = &cursor else { break };
+            if tools.in_order.len() == TOOLS_MAX {
+                tools.left_out.add("all further pages", too_many());
+                break;
+            }
             pages.follow(next).map_err(ListError::Endless)?;
         }
-        if tools.duplicates > 0 {
-            let duplicates = tools.duplicates;
+        if !tools.left_out.is_empty() {
+            let (count, names) = (tools.left_out.len(), tools.left_out.to_string());
             tracing::warn!(
-                %server, duplicates,
-                "server `{server}` lists tools twice; the first counts"
+                %server, count,
+                "server `{server}` has tools that are left out: {names}"
             );
         }
         tools.expose(server);
@@ -237,6 +242,11 @@ impl ToolSet {
     pub fn exposed(&self) -> impl Iterator<Item = (&str, &Tool)> {
         let exposed = self.exposed.iter().map(String::as_str).zip(self.all());
         exposed.filter(|(_, tool)| !tool.is_held())
+    }
+
+    /// Returns the tools that the server lists and nobody sees.
+    pub fn left_out(&self) -> &LeftOutTools {
+        &self.left_out
     }
 
     /// Returns the version of what a list of them shows.
@@ -294,55 +304,48 @@ impl ToolSet {
         mut self,
         offload: &Offload,
         page: Bytes,
-        server: &ServerId,
         checks_headers: bool,
     ) -> Result<(Self, Option<String>), ListError> {
-        let (server, len) = (server.clone(), page.len());
+        let len = page.len();
         let add_page = move || {
             self.caching = self.caching.and(Caching::of(&String::from_utf8_lossy(&page)));
             let page: ToolsPage = serde_json::from_slice(&page)
                 .map_err(|error| ListError::Malformed(error.to_string()))?;
             for definition in page.tools {
-                self.add(definition, &server, checks_headers)?;
+                self.add(definition, checks_headers);
             }
             Ok((self, page.next_cursor))
         };
         offload.run_if_long(len, add_page).await
     }
 
-    fn add(
-        &mut self,
-        definition: Box<RawValue>,
-        server: &ServerId,
-        checks_headers: bool,
-    ) -> Result<(), ListError> {
+    /// Adds a tool, unless it cannot be used. One that cannot takes no other away.
+    fn add(&mut self, definition: Box<RawValue>, checks_headers: bool) {
         let Some(name) = tool_name(&definition) else {
-            return Err(ListError::Malformed("a tool has no name".into()));
+            let place = format!("#{}", self.in_order.len() + self.left_out.len() + 1);
+            return self.left_out.add(&place, "it has no name that is a text");
         };
-        if name.len() > NAME_LEN_MAX {
-            return Err(ListError::Malformed(format!(
-                "a tool's name is over {NAME_LEN_MAX} bytes long"
-            )));
-        }
-        if name.contains(char::is_control) {
-            return Err(ListError::Malformed("a tool's name has control characters".into()));
-        }
-        if self.in_order.len() + self.duplicates == TOOLS_MAX {
-            return Err(ListError::Endless("too many tools"));
-        }
-        if self.by_name.contains_key(&name) {
-            self.duplicates += 1;
-            return Ok(());
+        let refusal = if name.len() > NAME_LEN_MAX {
+            Some(format!("its name is over {NAME_LEN_MAX} bytes long"))
+        } else if name.contains(char::is_control) {
+            Some("its name has control characters".to_owned())
+        } else if self.by_name.contains_key(&name) {
+            Some("there is one of that name before".to_owned())
+        } else if requires_task(&definition) {
+            Some("it can be called only as a task, and tasks are not carried".to_owned())
+        } else if self.in_order.len() == TOOLS_MAX {
+            Some(too_many())
+        } else {
+            None
+        };
+        if let Some(why) = refusal {
+            return self.left_out.add(&name, why);
         }
         let name_json = serde_json::Value::from(name.as_str()).to_string();
         let header_params =
             input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
-        if let (true, HeaderParams::Invalid(reason)) = (checks_headers, &header_params) {
-            tracing::warn!(
-                %server, tool = %name, %reason,
-                "server `{server}` has a tool that cannot be used"
-            );
-            return Ok(());
+        if let (true, HeaderParams::Invalid(why)) = (checks_headers, &header_params) {
+            return self.left_out.add(&name, why.to_string());
         }
         let tool = Arc::new(Tool {
             name: name.clone(),
@@ -358,7 +361,6 @@ impl ToolSet {
         });
         self.in_order.push(tool.clone());
         self.by_name.insert(name, tool);
-        Ok(())
     }
 
     fn expose(&mut self, server: &ServerId) {
@@ -377,9 +379,13 @@ impl ToolsVersion {
     }
 }
 
+fn too_many() -> String {
+    format!("a server may have {TOOLS_MAX} tools")
+}
+
 fn refused(error: &Bytes) -> ListError {
     match serde_json::from_slice::<ErrorObject>(error) {
-        Ok(error) => ListError::Refused { code: error.code, message: error.message },
+        Ok(error) => ListError::Refused { code: error.code, message: error.message.into() },
         Err(error) => ListError::Malformed(error.to_string()),
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Backlog {
     pub(super) round_robin: RoundRobin,
     /// Since when a call has waited for a slot.
     pub(super) contended_since: Option<Instant>,
+    /// Whether an operator has paused the server: nobody gets a slot.
+    is_held: bool,
     /// Until when nobody gets a slot.
     paused_until: Option<Instant>,
     /// The one tenant that gets no slot for now. A second one makes it a pause for all.
@@ -112,7 +114,7 @@ impl Queue {
 
     /// Gives free slots to the waiting calls of tenants that are not held back.
     fn give_slots_now(&self, backlog: &mut Backlog) -> Option<Instant> {
-        if backlog.round_robin.is_empty() {
+        if backlog.round_robin.is_empty() || backlog.is_held {
             return None;
         }
         if let Some(until) = backlog.paused_until {
@@ -135,7 +137,7 @@ impl Queue {
             self.slots.give(offer.slot);
             let (slot, weight, charged) = (offer.slot, next.weight, next.charged);
             // The receiver is there: a call leaves the backlog, under this lock, before it is gone.
-            let _ = next.sender.send(Grant { slot, weight, charged, min_charge, contended });
+            let _ = next.sender.send(Ok(Grant { slot, weight, charged, min_charge, contended }));
         }
         None
     }
@@ -168,7 +170,7 @@ impl Queue {
 
     /// Returns the least charge of a call: the time of all slots during which the gate admits no
     /// other call. When the gate is scarce, quick calls use as much of it as slow ones.
-    fn min_charge(&self) -> Duration {
+    pub(super) fn min_charge(&self) -> Duration {
         let Some(gate) = &self.gate else { return Duration::ZERO };
         gate.interval().saturating_mul(self.slots.size()).min(GATE_CHARGE_MAX)
     }
@@ -183,9 +185,30 @@ impl Queue {
         if backlog.refused.take_if(|it| it.until <= now).is_some() {
             backlog.round_robin.hold_back(None);
         }
-        if backlog.paused_until.is_none() && backlog.refused.is_none() {
+        self.resume(backlog);
+    }
+
+    /// Gives slots at once again, if no pause is left.
+    fn resume(&self, backlog: &Backlog) {
+        if !backlog.is_held && backlog.paused_until.is_none() && backlog.refused.is_none() {
             self.slots.resume();
         }
+    }
+
+    /// Gives nobody a slot until it is called with `false`. Calls wait meanwhile.
+    pub fn hold(self: &Arc<Self>, is_held: bool) {
+        let mut backlog = self.backlog.lock();
+        backlog.is_held = is_held;
+        if is_held {
+            self.slots.pause();
+        } else {
+            self.resume(&backlog);
+            self.dispatch(&mut backlog);
+        }
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.backlog.lock().is_held
     }
 
     /// Dispatches again at that time, unless a timer is set already that is no later.

@@ -12,6 +12,7 @@
 //! - `slots`: the slots of the backend, counted in one atomic. Their number follows the instances.
 //! - `round_robin`: the waiting calls, which tenant is next, and whom to evict if too many wait.
 //! - `lanes`: turns among the calls of one tenant, by fairness key.
+//! - `line`: the waiting calls in the order in which they will be served
 //! - `dispatch`: gives free slots to waiting calls.
 //! - `fair_shares`: the slots and the time that each tenant uses.
 //! - `waiting`: the waiting calls of each tenant, as operators see them.
@@ -29,6 +30,7 @@
 mod dispatch;
 mod fair_shares;
 mod lanes;
+mod line;
 mod rate_gate;
 mod round_robin;
 mod slots;
@@ -50,12 +52,13 @@ use self::dispatch::Backlog;
 pub use self::dispatch::TenantPause;
 pub use self::fair_shares::part_of_reserve;
 use self::fair_shares::{FairShares, Share};
-pub use self::lanes::FairnessKey;
+pub use self::lanes::{FairnessKey, Lanes};
+pub use self::line::QueueView;
 pub use self::rate_gate::RateGate;
 pub use self::round_robin::{WAITING_BYTES_MAX, WAITING_MAX};
 pub use self::slots::reserved_of;
 use self::slots::{Claim, SlotKind, Slots};
-pub use self::waiting::WaitingCalls;
+pub use self::waiting::{DescribeCall, WaitingCall, WaitingCalls, WaitingInfo};
 use crate::common::ids::TenantId;
 use crate::events::Ahead;
 
@@ -110,6 +113,9 @@ struct Grant {
     contended: u64,
 }
 
+/// The end of a wait in the backlog.
+type Granted = Result<Grant, QueueError>;
+
 /// Why a call got no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
@@ -117,6 +123,8 @@ pub enum QueueError {
     Full,
     /// The deadline passed first.
     Expired,
+    /// An operator has cancelled the call.
+    Cancelled,
 }
 
 impl Queue {
@@ -155,7 +163,14 @@ impl Queue {
         bytes: usize,
     ) -> QueueEntry<'_> {
         let (share, weight) = (self.shares.of(tenant), weight.max(1));
-        QueueEntry { queue: self, share, weight, bytes, fairness_key: FairnessKey::default() }
+        QueueEntry {
+            queue: self,
+            share,
+            weight,
+            bytes,
+            fairness_key: FairnessKey::default(),
+            call: None,
+        }
     }
 }
 
@@ -175,12 +190,18 @@ pub struct QueueEntry<'a> {
     weight: u32,
     bytes: usize,
     fairness_key: FairnessKey,
+    call: Option<&'a dyn DescribeCall>,
 }
 
 impl<'a> QueueEntry<'a> {
     /// Has the call take turns with its tenant's other calls by this key.
     pub fn keyed(self, fairness_key: FairnessKey) -> Self {
         Self { fairness_key, ..self }
+    }
+
+    /// Names the call to operators, should it have to wait.
+    pub fn of(self, call: &'a dyn DescribeCall) -> Self {
+        Self { call: Some(call), ..self }
     }
 
     /// Waits for something else first, such as the server's start. Meanwhile the call counts as
@@ -194,7 +215,9 @@ impl<'a> QueueEntry<'a> {
         tokio::select! {
             biased;
             output = future => Ok(output),
-            _ = &mut waiting.grant => Err(QueueError::Full),
+            ended = &mut waiting.grant => {
+                Err(ended.ok().and_then(Result::err).unwrap_or(QueueError::Full))
+            }
         }
     }
 
@@ -226,7 +249,7 @@ impl<'a> QueueEntry<'a> {
             // The reserve is lent when only one tenant is left, which is no event of its own.
             let recheck = self.queue.shares.recheck_at();
             match timeout_at(deadline.min(recheck), &mut waiting.grant).await {
-                Ok(Ok(grant)) => return Ok(waiting.permit(grant)),
+                Ok(Ok(granted)) => return granted.map(|grant| waiting.permit(grant)),
                 Ok(Err(_)) => return Err(QueueError::Full),
                 Err(_) if deadline <= Instant::now() => return Err(QueueError::Expired),
                 Err(_) => self.queue.update(|_| {}),
@@ -324,7 +347,7 @@ struct WaitGuard<'a> {
     share: Arc<Share>,
     fairness_key: FairnessKey,
     number: u64,
-    grant: oneshot::Receiver<Grant>,
+    grant: oneshot::Receiver<Granted>,
 }
 
 impl WaitGuard<'_> {
@@ -346,7 +369,7 @@ impl Drop for WaitGuard<'_> {
             }
             wanted_slot.is_some()
         });
-        if !was_waiting && let Ok(grant) = self.grant.try_recv() {
+        if !was_waiting && let Ok(Ok(grant)) = self.grant.try_recv() {
             // It was given a slot in the very moment it stopped waiting.
             drop(self.permit(grant));
         }

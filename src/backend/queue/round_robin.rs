@@ -26,8 +26,8 @@ use tokio::time::Instant;
 use super::fair_shares::Share;
 use super::lanes::{FairnessKey, Lanes};
 use super::slots::SlotKind;
-use super::waiting::WaitingCalls;
-use super::{Grant, QueueEntry, SlotRequest};
+use super::waiting::{WaitingCalls, WaitingInfo};
+use super::{Granted, QueueEntry, SlotRequest};
 
 /// Calls that may wait for one backend. With more, waiting would only make the answers later.
 pub const WAITING_MAX: usize = 4096;
@@ -36,7 +36,7 @@ pub const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The time that a tenant of weight 1 may use in one round. Short compared with most calls, so that
 /// rounds are fair.
-const QUANTUM: Duration = Duration::from_micros(100);
+pub(super) const QUANTUM: Duration = Duration::from_micros(100);
 /// The most that a tenant can be behind others for the time it has used.
 const DEBT_MAX: Duration = Duration::from_secs(3600);
 
@@ -50,9 +50,9 @@ pub(super) struct RoundRobin {
     /// The tenant that has no turn for now, although it may wait.
     held_back: Option<u32>,
     /// The account of the tenant that was last served in its turn. New tenants start there.
-    level: u64,
+    pub(super) level: u64,
     /// Numbers calls and turns as they come.
-    next_number: u64,
+    pub(super) next_number: u64,
     /// All calls, those that do not want a slot yet included, and their bytes.
     pub(super) calls: usize,
     pub(super) bytes: usize,
@@ -60,17 +60,17 @@ pub(super) struct RoundRobin {
 
 /// The waiting calls of one tenant.
 pub(super) struct TenantQueue {
-    share: Arc<Share>,
-    weight: u32,
-    turn: Option<Turn>,
+    pub(super) share: Arc<Share>,
+    pub(super) weight: u32,
+    pub(super) turn: Option<Turn>,
     /// Whether its turn is in `holding_none`.
     holds_none: bool,
     /// Whether it was skipped because it held as many slots as it may.
-    was_skipped: bool,
+    pub(super) was_skipped: bool,
     /// The calls that want a slot.
-    pub(super) calls: Lanes,
+    pub(super) calls: Lanes<QueuedCall>,
     /// The calls that wait for something else before they want a slot, oldest first.
-    early: VecDeque<QueuedCall>,
+    pub(super) early: VecDeque<QueuedCall>,
     bytes: usize,
 }
 
@@ -81,14 +81,15 @@ pub(super) struct QueuedCall {
     pub(super) bytes: usize,
     /// `None` for a call that does not want a slot yet.
     pub(super) request: Option<SlotRequest>,
-    pub(super) sender: oneshot::Sender<Grant>,
+    pub(super) sender: oneshot::Sender<Granted>,
+    pub(super) info: Option<Box<WaitingInfo>>,
 }
 
 /// A position in the order of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
-    round: u64,
-    number: u64,
+pub(super) struct Turn {
+    pub(super) round: u64,
+    pub(super) number: u64,
 }
 
 /// The call that is served next.
@@ -96,7 +97,7 @@ pub(super) struct NextCall {
     pub(super) weight: u32,
     /// The time that its tenant was charged.
     pub(super) charged: Duration,
-    pub(super) sender: oneshot::Sender<Grant>,
+    pub(super) sender: oneshot::Sender<Granted>,
 }
 
 /// A free slot for tenants that hold fewer than `below`.
@@ -173,7 +174,7 @@ impl RoundRobin {
         entry: &QueueEntry<'_>,
         request: Option<SlotRequest>,
         now: Instant,
-        sender: oneshot::Sender<Grant>,
+        sender: oneshot::Sender<Granted>,
     ) -> Option<u64> {
         let (share, bytes) = (&entry.share, entry.bytes);
         let queue = match self.tenants.entry(share.number) {
@@ -187,7 +188,8 @@ impl RoundRobin {
         self.bytes += bytes;
         queue.bytes += bytes;
         queue.weight = entry.weight;
-        let call = QueuedCall { number, since: now, bytes, request, sender };
+        let info = entry.call.map(|call| Box::new(call.describe()));
+        let call = QueuedCall { number, since: now, bytes, request, sender, info };
         if request.is_none() {
             queue.early.push_back(call);
             return Some(number);
@@ -204,15 +206,18 @@ impl RoundRobin {
     /// Removes a call that no longer waits. Returns whether it wanted a slot, or `None` if it was
     /// removed before.
     pub(super) fn remove(&mut self, share: u32, key: FairnessKey, number: u64) -> Option<bool> {
+        self.take(share, key, number).map(|call| call.request.is_some())
+    }
+
+    /// Takes a waiting call out.
+    pub(super) fn take(&mut self, share: u32, key: FairnessKey, number: u64) -> Option<QueuedCall> {
         let queue = self.tenants.get_mut(&share)?;
-        if let Some(call) = queue.calls.remove(key, number) {
-            self.note_removed(share, call.bytes);
-            return Some(true);
-        }
-        let place = queue.early.binary_search_by_key(&number, |call| call.number).ok()?;
-        let call = queue.early.remove(place)?;
+        let call = queue.calls.remove(key, number).or_else(|| {
+            let place = queue.early.binary_search_by_key(&number, |call| call.number).ok()?;
+            queue.early.remove(place)
+        })?;
         self.note_removed(share, call.bytes);
-        Some(false)
+        Some(call)
     }
 
     /// Removes the call that is served next, and charges its tenant no less than `min_charge`. The
@@ -220,7 +225,7 @@ impl RoundRobin {
     pub(super) fn pop(&mut self, offer: Offer, min_charge: Duration) -> Option<NextCall> {
         let number = self.next_tenant(offer)?;
         let queue = self.tenants.get_mut(&number)?;
-        let call = queue.calls.pop()?;
+        let (_, call) = queue.calls.pop()?;
         let account = &queue.share.account;
         if std::mem::take(&mut queue.was_skipped) {
             // It held enough meanwhile: having been skipped entitles it to nothing.
@@ -364,6 +369,6 @@ impl TenantQueue {
     }
 }
 
-fn per_weight(time: Duration, weight: u32) -> u64 {
+pub(super) fn per_weight(time: Duration, weight: u32) -> u64 {
     time.as_nanos() as u64 / u64::from(weight)
 }

@@ -162,6 +162,12 @@ impl Slots {
         self.state.load(Ordering::Acquire) >= ONE_WAITS
     }
 
+    /// Returns how many reserved slots are free.
+    pub(super) fn reserved_free(&self) -> u32 {
+        let reserved = (self.state.load(Ordering::Acquire) >> BITS) & MASK;
+        reserved.saturating_sub(NONE) as u32
+    }
+
     /// Returns whether calls wait and no open slot is free.
     pub(super) fn is_starved(&self) -> bool {
         let state = self.state.load(Ordering::Acquire);

@@ -6,13 +6,13 @@
 //!           └── guard ── confines ──▶ server        (the guard kills what the server leaves)
 //!
 //! server ── stdout ──▶ connection::reader
-//!        └─ stderr ──▶ stderr                       (the last lines, for the operator)
+//!        └─ stderr ──▶ line_tail                    (the last lines, for the operator)
 //! ```
 
 pub mod guard;
+pub(crate) mod line_tail;
 pub(crate) mod proc_table;
 pub(crate) mod process;
 pub mod sandbox;
-pub(crate) mod stderr;
 mod turns;
 pub(crate) mod writer;

@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::guard::TERM_GRACE;
+use super::line_tail::LineTail;
 use super::proc_table;
 use super::sandbox::{CANNOT_CONFINE, Kernel, NO_DIRECTORY, PlanError, PrivateDirectory, plan};
-use super::stderr::StderrTail;
 use crate::backend::instance::redaction::Redaction;
 use crate::config;
 
@@ -36,7 +36,7 @@ pub struct Process {
     guard: OwnedFd,
     guard_pid: Pid,
     exit: watch::Receiver<Option<ExitReason>>,
-    stderr: StderrTail,
+    stderr: LineTail,
 }
 
 /// Says how a server's process ended. The sentence may be shown to callers.
@@ -82,11 +82,20 @@ impl From<ExitStatus> for ExitReason {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    #[error("the program `{program}` was not found{searched}")]
-    NotFound { program: String, searched: String },
+    #[error("the program `{program}` was not found{hint}")]
+    NotFound {
+        program: String,
+        /// Names the places that were searched, or the text to write instead.
+        hint: String,
+    },
+    #[error(
+        "`command` has the program `{first}` and its arguments in one text: write \
+         `command = \"{first}\"` and each argument as a text of its own in `args`"
+    )]
+    NotOneProgram { first: String },
     #[error("the program `{0}` is not an executable file")]
     NotExecutable(PathBuf),
-    #[error("`cwd` is {0}, and there is no such directory")]
+    #[error("`cwd` is {}, and there is no such directory{}", .0.display(), tilde_hint(.0))]
     NoDirectory(PathBuf),
     #[error(transparent)]
     MissingSecret(#[from] config::MissingSecret),
@@ -103,7 +112,7 @@ impl Process {
         guard: &Path,
         server: &config::Program,
         secrets: &config::Secrets,
-        stderr: StderrTail,
+        stderr: LineTail,
     ) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
         let filled = server.env.iter().map(|(name, value)| Ok((name, value.fill(secrets)?)));
         let env: BTreeMap<_, _> = filled.collect::<Result<_, config::MissingSecret>>()?;
@@ -197,7 +206,7 @@ impl Process {
         memory.ok().filter(|bytes| *bytes > 0)
     }
 
-    pub fn stderr(&self) -> &StderrTail {
+    pub fn stderr(&self) -> &LineTail {
         &self.stderr
     }
 
@@ -245,21 +254,45 @@ async fn reap(mut guard: Child, session: Pid, directory: Option<PathBuf>) -> Exi
 /// Returns the full path of a program. Looked up before anything starts, so that the error can name
 /// a missing program.
 fn find_program(program: &Path, path: Option<&str>) -> Result<PathBuf, SpawnError> {
-    let not_found =
-        |searched| SpawnError::NotFound { program: program.display().to_string(), searched };
     if program.components().count() > 1 {
         return match program.metadata() {
             // Absolute, because the server may start in another directory.
             Ok(_) if is_executable(program) => Ok(std::path::absolute(program)?),
             Ok(_) => Err(SpawnError::NotExecutable(program.to_owned())),
-            Err(_) => Err(not_found(String::new())),
+            Err(_) => Err(not_found(program, String::new())),
         };
     }
     let path = path.map(Into::into).or_else(|| std::env::var_os("PATH")).unwrap_or_default();
     std::env::split_paths(&path)
         .map(|dir| dir.join(program))
         .find(|candidate| is_executable(candidate))
-        .ok_or_else(|| not_found(format!(" on the PATH {}", path.display())))
+        .ok_or_else(|| not_found(program, format!(" on the PATH {}", path.display())))
+}
+
+/// Says that there is no such program, and what was probably meant.
+fn not_found(program: &Path, searched: String) -> SpawnError {
+    let text = program.display().to_string();
+    if let Some((first, _)) = text.trim().split_once(char::is_whitespace) {
+        // The rest may be secret.
+        return SpawnError::NotOneProgram { first: first.to_owned() };
+    }
+    let hint = if let Some(rest) = text.strip_prefix("~/") {
+        let home = std::env::var("HOME").unwrap_or_else(|_| "/home/NAME".to_owned());
+        format!(": no shell expands `~`, so write `{home}/{rest}`")
+    } else if program.is_relative() && program.components().count() > 1 {
+        let directory = std::env::current_dir().unwrap_or_default();
+        format!(" in {}, where Trunkline was started: write the full path", directory.display())
+    } else {
+        searched
+    };
+    SpawnError::NotFound { program: text, hint }
+}
+
+fn tilde_hint(path: &Path) -> &'static str {
+    match path.components().any(|part| part.as_os_str() == "~") {
+        true => "; no shell expands `~`, so write the full path",
+        false => "",
+    }
 }
 
 fn is_executable(file: &Path) -> bool {
@@ -295,7 +328,7 @@ mod tests {
             Path::new("guard"),
             &program,
             &config::Secrets::default(),
-            StderrTail::default(),
+            LineTail::default(),
         );
         let error = spawned.err().unwrap().to_string();
         assert_eq!(error, "`cwd` is /no/such, and there is no such directory");

@@ -117,16 +117,14 @@ impl Outgoing {
 
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Request { frame, .. } | Self::Message { frame, .. } => frame.as_bytes().len(),
+            Self::Request { frame, .. } | Self::Message { frame, .. } => frame.byte_len(),
             Self::Cancel { reason, .. } => reason.len(),
         }
     }
 
     fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
-            Self::Request { frame, .. } | Self::Message { frame, .. } => {
-                Cow::Borrowed(frame.as_bytes())
-            }
+            Self::Request { frame, .. } | Self::Message { frame, .. } => frame.bytes(),
             Self::Cancel { id, reason } => {
                 Cow::Owned(requests::cancelled(*id, reason).into_bytes())
             }

@@ -170,6 +170,20 @@ impl Backend {
         suspects
     }
 
+    /// Returns the cells, each with the first of its tenants.
+    pub fn cells(&self) -> Vec<(TenantId, Arc<Self>)> {
+        let Some(cells) = self.isolation.cells() else { return vec![] };
+        let mut by_number: HashMap<u64, (TenantId, Arc<Self>)> = HashMap::new();
+        for (tenant, placement) in &**cells.placements.load() {
+            let new = || (tenant.clone(), placement.cell.clone());
+            let (first, _) = by_number.entry(placement.number).or_insert_with(new);
+            if tenant < first {
+                *first = tenant.clone();
+            }
+        }
+        by_number.into_values().collect()
+    }
+
     pub(super) fn is_cell(&self) -> bool {
         matches!(self.isolation, Isolation::Cell { .. })
     }

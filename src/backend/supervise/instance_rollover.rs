@@ -21,11 +21,12 @@ use super::restart_policy::NextStart;
 use super::{InstanceSupervisor, ServingRun, StopReason};
 use crate::backend::connection::CloseReason;
 use crate::backend::instance::run::Run;
-use crate::backend::stdio::stderr::StderrTail;
+use crate::backend::stdio::line_tail::LineTail;
 use crate::backend::{Backend, RunState};
 use crate::config::Transport;
 use crate::events::InstanceChange;
 use crate::protocol::mcp::Era;
+use crate::telemetry::logging::lines;
 
 /// The pause after a next run that did not start.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
@@ -77,7 +78,7 @@ impl InstanceSupervisor {
         &mut self,
         mut old: ServingRun,
     ) -> Result<ServingRun, Option<NextStart>> {
-        let stderr = StderrTail::default();
+        let stderr = LineTail::default();
         let (next, stopped) = {
             let mut start = std::pin::pin!(self.start(stderr.clone()));
             tokio::select! {
@@ -110,10 +111,11 @@ impl InstanceSupervisor {
             Err(error) if stopped.is_none() => {
                 let server = &self.backend.id;
                 tracing::warn!(
-                    %server, instance = self.number, reason = %error.detail, stderr = ?error.stderr,
+                    %server, instance = self.number, reason = %error.detail,
+                    stderr = lines(&error.stderr), stdout = lines(&error.stdout),
                     "the next process of server `{server}` did not start; the old one stays"
                 );
-                self.set_last_failure(&error.detail, error.stderr);
+                self.set_last_failure(&error.detail, error.stderr, error.stdout);
                 old.stays_until = Some(Instant::now() + RETRY_AFTER);
                 // If it was being asked for its tools, nobody has heard the answer.
                 old.run.ready.connection.note_tools_changed();
@@ -179,7 +181,7 @@ impl InstanceSupervisor {
                 );
             }
         }
-        self.set_last_failure(reason, vec![]);
+        self.set_last_failure(reason, vec![], vec![]);
         self.drain(serving);
     }
 

@@ -28,10 +28,11 @@ use super::connection::CloseReason;
 use super::instance::pool::{LastFailure, Load};
 use super::instance::run::{Launch, Run};
 use super::instance::start_error::StartError;
-use super::stdio::stderr::StderrTail;
+use super::stdio::line_tail::LineTail;
 use super::{Backend, Ready, RunState};
 use crate::config::{Start, Transport};
 use crate::events::InstanceChange;
+use crate::telemetry::logging::lines;
 use crate::telemetry::tasks::{catch_panic, restart_on_panic};
 
 /// The interval at which a supervisor checks a run: its health, its age, its drain.
@@ -120,7 +121,7 @@ impl InstanceSupervisor {
         if let Some(client) = &self.backend.recipients.client {
             client.end();
         }
-        self.set_last_failure(PANICKED, vec![]);
+        self.set_last_failure(PANICKED, vec![], vec![]);
         self.fail(Failed::After(began.elapsed()), PANICKED)
     }
 
@@ -162,7 +163,7 @@ impl InstanceSupervisor {
     }
 
     /// Starts one run as soon as it has a start permit.
-    async fn start(&self, stderr: StderrTail) -> Result<Run, StartError> {
+    async fn start(&self, stderr: LineTail) -> Result<Run, StartError> {
         let backend = &self.backend;
         let mut permit = tokio::select! {
             permit = backend.start_permit() => permit,
@@ -201,10 +202,10 @@ impl InstanceSupervisor {
         let (server, generation) = (&self.backend.id, self.generation);
         tracing::warn!(
             %server, instance = self.number, generation, reason = %error.detail,
-            stderr = ?error.stderr,
+            stderr = lines(&error.stderr), stdout = lines(&error.stdout),
             "server `{server}` did not start"
         );
-        self.set_last_failure(&error.detail, error.stderr.clone());
+        self.set_last_failure(&error.detail, error.stderr.clone(), error.stdout.clone());
         if self.backend.is_cell() {
             self.backend.note_cell_failed();
             return None;
@@ -285,6 +286,7 @@ impl InstanceSupervisor {
                 StopReason::Disconnected(retired.map_or(String::new(), ToString::to_string))
             }
             () = self.keep_tools_fresh(serving) => StopReason::Stopped,
+            () = self.tell_changed_lists(serving) => StopReason::Stopped,
             () = backend.adapt(load) => StopReason::Stopped,
             () = backend.look_for_serial(self.number, &run.ready, load) => StopReason::Stopped,
             () = self.stop.cancelled() => StopReason::Stopped,
@@ -321,12 +323,14 @@ impl InstanceSupervisor {
             client.end();
         }
         let (server, reason) = (&self.backend.id, end.to_string());
+        let stdout = run.stray_output(&self.backend.secrets);
         let stderr = run.stop(end).await;
         tracing::warn!(
-            %server, instance = self.number, generation = self.generation, %reason, ?stderr,
+            %server, instance = self.number, generation = self.generation, %reason,
+            stderr = lines(&stderr), stdout = lines(&stdout),
             "server `{server}` ended"
         );
-        self.set_last_failure(&reason, stderr);
+        self.set_last_failure(&reason, stderr, stdout);
     }
 
     fn set_state(&self, state: RunState) {
@@ -349,10 +353,13 @@ impl InstanceSupervisor {
             );
         }
         let reason = reason.into();
+        // Whoever answers at a URL may change it without anybody here.
+        let is_program = matches!(self.backend.config.transport, Transport::Stdio(_));
+        let for_good = is_program && failed == Failed::ForGood;
         self.set_state(match next {
             NextStart::Restart(_) => RunState::Starting,
             NextStart::Backoff(until) => RunState::Backoff { until, reason },
-            NextStart::Quarantine(until) => RunState::Quarantined { until, reason },
+            NextStart::Quarantine(until) => RunState::Quarantined { until, reason, for_good },
         });
         next
     }
@@ -361,20 +368,21 @@ impl InstanceSupervisor {
         self.backend.pool.update(self.number, |instance| instance.set_down(reason.into()));
     }
 
-    fn set_last_failure(&self, detail: &str, stderr: Vec<String>) {
-        let (detail, stderr): (Arc<str>, _) = (detail.into(), stderr.into());
+    fn set_last_failure(&self, detail: &str, stderr: Vec<String>, stdout: Vec<String>) {
+        let (detail, stderr, stdout): (Arc<str>, _, _) =
+            (detail.into(), stderr.into(), stdout.into());
         self.backend.tell_change(self.number, || InstanceChange::Failed { reason: detail.clone() });
-        let failure = LastFailure { at: Timestamp::now(), detail, stderr };
+        let failure = LastFailure { at: Timestamp::now(), detail, stderr, stdout };
         self.backend.pool.update(self.number, |instance| instance.last_failure = Some(failure));
     }
 
-    fn show_stderr(&self, stderr: &StderrTail) {
+    fn show_stderr(&self, stderr: &LineTail) {
         self.backend.pool.update(self.number, |instance| instance.stderr = stderr.clone());
     }
 
     /// Shows the operator what a process writes there from its start on.
-    fn show_new_stderr(&self) -> StderrTail {
-        let stderr = StderrTail::default();
+    fn show_new_stderr(&self) -> LineTail {
+        let stderr = LineTail::default();
         self.show_stderr(&stderr);
         stderr
     }

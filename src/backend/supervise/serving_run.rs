@@ -50,6 +50,7 @@ impl ServingRun {
         tokio::select! {
             why = used_up(recycle.calls, self.lifetime, &self.load, self.since) => why,
             why = too_large(recycle.memory, &self.run) => why,
+            () = self.load.asked_to_replace() => "an operator asked for it".to_owned(),
         }
     }
 }

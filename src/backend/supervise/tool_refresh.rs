@@ -1,4 +1,4 @@
-//! Keeps the list of tools of a serving run up to date.
+//! Keeps the list of tools of a serving run up to date, and tells of changes of its other lists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,17 @@ const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
 const REFRESH_PAUSE: Duration = Duration::from_millis(250);
 
 impl InstanceSupervisor {
+    /// Tells listeners at once when prompts or resources have changed, and of further changes after
+    /// a pause: some servers announce each item of a list. Never ends.
+    pub(super) async fn tell_changed_lists(&self, serving: &ServingRun) {
+        let connection = &serving.run.ready.connection;
+        loop {
+            let lists = connection.changed_lists().await;
+            self.backend.changes().lists_may_have_changed(lists);
+            sleep(REFRESH_PAUSE).await;
+        }
+    }
+
     /// Lists the tools again whenever the server says that they have changed. If that fails, the
     /// old list stays. Never ends.
     pub(super) async fn keep_tools_fresh(&self, serving: &ServingRun) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::outcome::{ItemOutcome, Problem, write_all};
@@ -45,6 +45,8 @@ pub struct BatchDetails {
 struct AcceptedBatch {
     text: Bytes,
     details: Details,
+    /// When it began at a gateway that is gone, in milliseconds since 1970.
+    begun: Option<i64>,
     _place: BatchPlace,
 }
 
@@ -105,7 +107,7 @@ impl Calls {
         let account = self.0.accounts.of(&tenant);
         let fingerprint = Fingerprint::of(&text);
         let open = OpenCall::new(CallId::generate(), tenant, None, fingerprint, account, false);
-        let batch = AcceptedBatch { _place: place(&open, &text)?, text, details };
+        let batch = AcceptedBatch { _place: place(&open, &text)?, text, details, begun: None };
         self.0.open.find_or_add(&open)?;
         let ticket = Ticket::first(open.clone());
         self.0.tasks.spawn(self.0.clone().accept_batch(open, batch));
@@ -158,7 +160,8 @@ impl CallsInner {
 
     /// Takes up a batch of a gateway that is gone.
     pub(in crate::calls) async fn take_up_batch(self: &Arc<Self>, claimed: ClaimedCall) {
-        let ClaimedCall { id, tenant, fingerprint, request, arguments, expires, .. } = claimed;
+        let ClaimedCall { id, tenant, fingerprint, request, arguments, begun, expires, .. } =
+            claimed;
         let account = self.accounts.of(&tenant);
         let fingerprint = Fingerprint::stored(fingerprint);
         let open = OpenCall::new(id, tenant, None, fingerprint, account, false);
@@ -172,7 +175,7 @@ impl CallsInner {
             return self.hand_over(&open).await;
         };
         let details = Details::stored(&request);
-        let (calls, batch) = (self.clone(), AcceptedBatch { text, details, _place: place });
+        let (calls, batch) = (self.clone(), AcceptedBatch { text, details, begun, _place: place });
         let identity = identity_of_new(&open, expires);
         open.opened(identity.clone(), CallState::Accepted);
         self.tasks.spawn(async move {
@@ -233,7 +236,7 @@ impl CallsInner {
         batch: AcceptedBatch,
         stop: Stop,
     ) -> Option<Outcome> {
-        let AcceptedBatch { text, mut details, _place } = batch;
+        let AcceptedBatch { text, mut details, begun, _place } = batch;
         let len = text.len();
         let parse = move || Batch::parse(&text, CALLS_MAX);
         let mut parsed = match self.gateway.offload().run_if_long(len, parse).await {
@@ -254,7 +257,8 @@ impl CallsInner {
         }
         let options = Options { key, details, tool_errors_fail, wait: None };
         let calls = Calls(self.clone());
-        let running = RunningBatch::new(&calls, rights, parsed, options, Instant::now());
+        let arrived = self.clock.instant(begun.unwrap_or_else(|| self.clock.now()));
+        let running = RunningBatch::new(&calls, rights, parsed, options, arrived);
         let running = running.asynchronous(stop, open.account.batch_results.clone());
         let mut outcomes: Vec<Option<ItemOutcome>> =
             running.batch.calls.iter().map(|_| None).collect();
@@ -273,6 +277,7 @@ impl CallsInner {
         };
         let ids = running.batch.calls.into_iter().map(|call| call.id).collect();
         let pieces: Vec<Bytes> = write_all(ids, outcomes).collect();
-        Some(Outcome { head, body: pieces.concat().into(), retry_after: None })
+        let body = pieces.concat().into();
+        Some(Outcome { head, body, held: None, retry_after: None })
     }
 }

@@ -13,10 +13,12 @@ use super::run::{Callee, Ended, NotMade};
 use super::{ItemError, Problem, Rights, RunningBatch};
 use crate::calls::Refusal;
 use crate::common::ids::CallId;
+use crate::events::TracedRequest;
 use crate::gateway::{
     Call, CallError, Caller, Operation, RefusedCall, Reply, ToolName, check_room, check_timeout,
 };
 use crate::protocol::jsonrpc::RawObject;
+use crate::protocol::mcp::method;
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::results::ResultKind;
 use crate::registry::Server;
@@ -88,14 +90,14 @@ impl<R: Rights> RunningBatch<R> {
             let call = Call {
                 id,
                 server,
-                size: arguments.as_str().len(),
+                size: arguments.byte_len(),
                 operation: Operation::Tool {
                     name: ToolName::Own(planned.tool.clone()),
                     arguments: arguments.clone(),
                     mirrored: None,
                 },
                 others: String::new(),
-                meta: CallMeta { others: details.trace.clone(), ..CallMeta::default() },
+                meta: CallMeta { trace: details.trace.clone(), ..CallMeta::default() },
                 fairness_key: details.fairness_key,
                 tags: details.tags(),
                 waits_for_limits: self.batch.when_limited == WhenLimited::Wait,
@@ -103,6 +105,9 @@ impl<R: Rights> RunningBatch<R> {
                 arrived,
                 deadline,
                 deadline_max: None,
+                traced: self.sample(),
+                held: None,
+                is_kept: false,
                 begin_mark: None,
             };
             match self.call_admitted(&caller, &mut is_paid, call, is_told).await {
@@ -133,7 +138,7 @@ impl<R: Rights> RunningBatch<R> {
             Ok(admission) => {
                 *is_paid = true;
                 let waits = call.waits_for_limits;
-                let outcome = gateway.call(caller, admission, call).await;
+                let outcome = gateway.call(caller, admission, &call).await;
                 let is_own_limit = |error: &CallError| error.is_own_limit();
                 *is_told = !(waits && outcome.as_ref().is_err_and(is_own_limit));
                 outcome
@@ -211,6 +216,12 @@ impl<R: Rights> RunningBatch<R> {
         (self.calls.0.render_item)(error, call)
     }
 
+    /// Returns the span of a call of the batch, if it is to be traced.
+    fn sample(&self) -> Option<Box<TracedRequest>> {
+        let sampler = self.calls.0.gateway.sampler();
+        sampler.sample(self.options.details.trace.as_ref(), method::TOOLS_CALL)
+    }
+
     /// Tells of a call that was refused before it was one.
     async fn tell_refused(&self, id: CallId, planned: &BatchCall, error: &ItemError) {
         // Without rights there is no tenant to tell about.
@@ -233,6 +244,7 @@ impl<R: Rights> RunningBatch<R> {
             size: planned.text.len(),
             code,
             error,
+            traced: self.sample(),
         });
     }
 

@@ -17,7 +17,7 @@ use crate::calls::{
     Scope, Ticket,
 };
 use crate::common::ids::{CallId, ServerId};
-use crate::gateway::{CallError, Caller, hold_response};
+use crate::gateway::{CallError, Caller, Executed, hold_response};
 use crate::tenants::limits::Cost;
 
 impl<R: Rights> RunningBatch<R> {
@@ -34,11 +34,19 @@ impl<R: Rights> RunningBatch<R> {
         let fingerprint = Fingerprint::of(&planned.text);
         let arguments = match arguments {
             Ok(arguments) => self.parse(arguments).await?,
-            Err(why) => return self.made_before(&key, fingerprint, planned, why).await,
+            Err(why) => {
+                let not_made = || self.not_made(why);
+                return self.made_before(&key, fingerprint, planned, not_made).await;
+            }
         };
         let mut deadline = self.deadline;
         let mut is_paid = false;
         loop {
+            // The time of a batch that was taken over may be over before this call's turn.
+            if Instant::now() >= self.deadline {
+                let too_late = || CallError::DeadlineExceeded { executed: Executed::No }.into();
+                return self.made_before(&key, fingerprint, planned, too_late).await;
+            }
             let caller = self.caller_within_limits(deadline, &mut is_paid).await?;
             let server = self.calls.0.gateway.server(&caller, &planned.server)?;
             if planned.tool.is_empty() || planned.tool.contains('\0') {
@@ -54,6 +62,7 @@ impl<R: Rights> RunningBatch<R> {
                 server,
                 tool: planned.tool.clone(),
                 arguments: arguments.clone(),
+                held: None,
                 key: Some(key.clone()),
                 fingerprint: fingerprint.clone(),
                 listener: None,
@@ -111,15 +120,15 @@ impl<R: Rights> RunningBatch<R> {
         key: &IdempotencyKey,
         fingerprint: Fingerprint,
         planned: &BatchCall,
-        why: NotMade,
+        not_made: impl FnOnce() -> ItemError,
     ) -> Result<(Caller, Answer), ItemError> {
-        let Ok(server) = ServerId::parse(&planned.server) else { return Err(self.not_made(why)) };
+        let Ok(server) = ServerId::parse(&planned.server) else { return Err(not_made()) };
         let caller = self.caller_within_limits(self.deadline, &mut false).await?;
         let scope = Scope::new(&caller.tenant.id, &server, &planned.tool, key);
         let known = self.calls.made_before(&caller.tenant, scope, fingerprint, self.deadline);
         match known.await? {
             Some(answer) => Ok((caller, answer)),
-            None => Err(self.not_made(why)),
+            None => Err(not_made()),
         }
     }
 

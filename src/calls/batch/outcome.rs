@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::calls::{Answer, OutcomeKind, Ran};
+use crate::common::decimal::millis;
 use crate::common::ids::CallId;
-use crate::common::millis::millis;
 use crate::gateway::{Held, Reply};
 use crate::protocol::jsonrpc::framing::blank_line_breaks;
 
@@ -226,6 +226,16 @@ impl Drop for HeldResult {
 mod tests {
     use super::*;
     use crate::common::byte_budget::BytePermit;
+
+    #[test]
+    fn an_outcome_is_one_line() {
+        let body = Bytes::from_static(b"{\r\n \"code\": \"x\"\n}");
+        let problem = Problem { status: 502, executed: Ran::No, body };
+        let mut out = vec![];
+        ItemOutcome::failed(CallId::generate(), problem, None).write("a", &mut out);
+        assert!(!out.iter().any(|byte| matches!(byte, b'\r' | b'\n')), "{out:?}");
+        assert!(out.ends_with(b"\"problem\":{   \"code\": \"x\" }}"), "{out:?}");
+    }
 
     #[test]
     fn results_are_held_until_their_last_copy_is_gone() {

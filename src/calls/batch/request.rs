@@ -299,6 +299,7 @@ fn read_arguments(
     let text = match call.arguments {
         // A tool without arguments can be called without the member.
         None => Bytes::from_static(b"{}"),
+        Some(value) if value.get() == "null" => Bytes::from_static(b"{}"),
         Some(value) if value.get().starts_with('{') => body.slice_ref(value.get().as_bytes()),
         Some(_) => return Err(InvalidCall::Arguments),
     };

@@ -1,6 +1,5 @@
 //! Callbacks: a signed POST to an address of the caller's choice when its call has ended.
 //!
-//! - [`address`]: where a callback may go; checked again when it is dialled
 //! - [`signature`]: the headers by which a receiver recognises the gateway (Standard Webhooks)
 //! - [`schedule`]: when a delivery that failed is tried again
 //! - [`send`]: one attempt
@@ -8,7 +7,6 @@
 //! - [`keys`]: seals the keys
 //! - `deliver`: delivers what is due, tenant by tenant
 
-pub mod address;
 pub(super) mod deliver;
 pub(super) mod event;
 pub mod keys;

@@ -9,8 +9,8 @@ use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 
-use super::address::{CheckedResolver, Lookup, is_open, system_lookup};
 use super::signature::{SigningKey, signatures};
+use crate::common::checked_address::{Allowed, CheckedResolver, Lookup, system_lookup};
 use crate::common::error_chain::error_chain;
 
 /// From the first byte sent to the last one received.
@@ -23,7 +23,7 @@ pub struct Sender {
     /// Made when it is needed first: certificates take time to read, and may be missing.
     client: OnceLock<Result<Client, String>>,
     lookup: Lookup,
-    allowed: Arc<[IpNet]>,
+    allowed: Allowed,
 }
 
 /// Describes why a receiver has not got a callback.
@@ -52,7 +52,7 @@ impl Sender {
     }
 
     fn with_lookup(allowed: Vec<IpNet>, lookup: Lookup) -> Self {
-        Self { client: OnceLock::new(), lookup, allowed: allowed.into() }
+        Self { client: OnceLock::new(), lookup, allowed: Allowed::new(allowed) }
     }
 
     fn client(&self) -> Result<&Client, SendError> {
@@ -85,7 +85,7 @@ impl Sender {
         }
         // An address is dialled without being resolved.
         match address_of(&url) {
-            Some(address) if !is_open(address, &self.allowed) => {
+            Some(address) if !self.allowed.includes(address) => {
                 Err(InvalidTarget::PrivateAddress(address))
             }
             _ => Ok(url),
@@ -189,7 +189,7 @@ mod tests {
             let found = if is_first { "93.184.216.34:0".parse().unwrap() } else { private };
             Box::pin(async move { Ok(vec![found]) })
         });
-        let resolver = CheckedResolver { lookup: lookup.clone(), allowed: Arc::default() };
+        let resolver = CheckedResolver { lookup: lookup.clone(), allowed: Allowed::new(vec![]) };
         let name = || "rebound.example".parse().unwrap();
         assert_eq!(resolver.resolve(name()).await.unwrap().count(), 1);
         assert!(resolver.resolve(name()).await.is_err());
@@ -199,7 +199,7 @@ mod tests {
             let (url, keys) = (sender.check(&url).unwrap(), [SigningKey::generate()]);
             let error = sender.send(url, "id", "{}", &keys).await.unwrap_err();
             let SendError::Temporary { reason, .. } = error else { panic!() };
-            assert!(reason.contains("no address that a callback may reach"), "{reason}");
+            assert!(reason.contains("no address that may be reached"), "{reason}");
             assert_eq!(looks.load(Ordering::Acquire), looked);
         }
         assert!(timeout(Duration::from_millis(50), listener.accept()).await.is_err());
@@ -211,6 +211,6 @@ mod tests {
         let url = sender.check("https://localhost:1/").unwrap();
         let error = sender.send(url, "id", "{}", &[SigningKey::generate()]).await.unwrap_err();
         let SendError::Temporary { reason, .. } = error else { panic!() };
-        assert!(reason.contains("no address that a callback may reach"), "{reason}");
+        assert!(reason.contains("no address that may be reached"), "{reason}");
     }
 }

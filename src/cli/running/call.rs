@@ -9,6 +9,7 @@ use reqwest::{Method, StatusCode};
 use super::arguments;
 use super::client::GatewayArgs;
 use super::times::duration;
+use super::tools::TOOLSET;
 use crate::cli::output::print;
 use crate::telemetry::logging::print_line;
 
@@ -19,7 +20,7 @@ const CALL_FAILED: u8 = 3;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Server id
+    /// Server id, or `toolset:NAME`
     server: String,
     /// Tool name
     tool: String,
@@ -37,7 +38,10 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let body = arguments::object(&args.arguments)?;
     let gateway = args.gateway.open()?;
-    let path = ["v1", "servers", &args.server, "tools", &args.tool];
+    let path = match args.server.strip_prefix(TOOLSET) {
+        Some(toolset) => ["v1", "toolsets", toolset, "tools", &args.tool],
+        None => ["v1", "servers", &args.server, "tools", &args.tool],
+    };
     let mut request = gateway.request(Method::POST, &path, &[]).body(body);
     if let Some(timeout) = args.timeout {
         request = request.header("Trunkline-Timeout-Ms", timeout.as_millis().to_string());

@@ -137,11 +137,24 @@ impl Gateway {
         path: &[&str],
         query: &[(&str, String)],
     ) -> anyhow::Result<Value> {
-        let refusal = match self.get(path, query).await? {
-            Ok(report) => return Ok(report),
-            Err(refusal) => refusal,
-        };
-        Err(match refusal.status {
+        self.get(path, query).await?.map_err(|refusal| self.explain_to_operator(&refusal))
+    }
+
+    /// Opens a stream that only administrators may have.
+    pub(super) async fn stream(&self, path: &[&str]) -> anyhow::Result<reqwest::Response> {
+        let response = self.send(self.request(Method::GET, path, &[])).await?;
+        if response.status() == StatusCode::OK {
+            return Ok(response);
+        }
+        match self.read(response).await? {
+            Ok(_) => bail!("{} is not a gateway: it answers without a stream", self.url),
+            Err(refusal) => Err(self.explain_to_operator(&refusal)),
+        }
+    }
+
+    /// Says why a report for administrators cannot be had, and what to do.
+    fn explain_to_operator(&self, refusal: &Refusal) -> anyhow::Error {
+        match refusal.status {
             StatusCode::FORBIDDEN => anyhow!(
                 "this needs an administrator's key, and the key is a tenant's: `trunkline key \
                  create --admin` makes one"
@@ -154,8 +167,8 @@ impl Gateway {
                 "{} serves callers only: --url must be the operators' address (`ops_listen`)",
                 self.url
             ),
-            _ => self.explain(None, &refusal),
-        })
+            _ => self.explain(None, refusal),
+        }
     }
 
     /// Reads a JSON document; a refusal is not an error yet.
@@ -166,6 +179,10 @@ impl Gateway {
     ) -> anyhow::Result<Result<Value, Refusal>> {
         let request = self.request(Method::GET, path, query);
         let response = self.send(request).await?;
+        self.read(response).await
+    }
+
+    async fn read(&self, response: reqwest::Response) -> anyhow::Result<Result<Value, Refusal>> {
         let status = response.status();
         let body = response.bytes().await.context("the answer was cut off")?;
         let Ok(json) = serde_json::from_slice::<Value>(&body) else {

@@ -1,11 +1,13 @@
 //! `trunkline explain`: how the gateway decided about one call, and what would have let it through.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::client::GatewayArgs;
 use crate::cli::output::{print, print_json, table};
+use crate::common::in_words;
 use crate::pins::printable;
 
 #[derive(clap::Args)]
@@ -45,13 +47,11 @@ fn in_words(explanation: &Value) -> String {
     let limits = explanation["limits"].as_array().into_iter().flatten();
     let rows: Vec<_> = limits
         .map(|limit| {
-            let frees = limit["frees_in_ms"].as_f64();
-            let frees = frees.map_or("-".to_owned(), |ms| format!("{ms:.0} ms"));
             [
                 text(&limit["rule"]),
                 text(&limit["scope"]),
                 format!("{} of {}", limit["used"], limit["max"]),
-                frees,
+                time(&limit["frees_in_ms"]),
                 text(&limit["verdict"]),
             ]
         })
@@ -65,9 +65,9 @@ fn in_words(explanation: &Value) -> String {
         let (ahead, slots) = (&queue["ahead"], &queue["slots"]);
         let _ = writeln!(
             words,
-            "\nwaited {} ms for a slot; before it {} calls of its own tenant and {} of others; \
+            "\nwaited {} for a slot; before it {} calls of its own tenant and {} of others; \
              {} of {} slots taken, {} by its own tenant",
-            queue["waited_ms"],
+            time(&queue["waited_ms"]),
             ahead["own"],
             ahead["others"],
             slots["taken"],
@@ -76,9 +76,8 @@ fn in_words(explanation: &Value) -> String {
         );
     }
     for attempt in explanation["attempts"].as_array().into_iter().flatten() {
-        let (instance, after) = (&attempt["instance"], &attempt["dispatched_after_ms"]);
-        let _ =
-            writeln!(words, "\ninstance {instance} after {after} ms: {}", text(&attempt["why"]));
+        let (instance, after) = (&attempt["instance"], time(&attempt["dispatched_after_ms"]));
+        let _ = writeln!(words, "\ninstance {instance} after {after}: {}", text(&attempt["why"]));
     }
     let remedies = explanation["would_have_passed"].as_array().map_or(&[][..], Vec::as_slice);
     if !remedies.is_empty() {
@@ -88,4 +87,13 @@ fn in_words(explanation: &Value) -> String {
         let _ = writeln!(words, "- {}", text(&remedy["text"]));
     }
     words
+}
+
+/// Shows milliseconds; short times with their fraction.
+fn time(value: &Value) -> String {
+    match value.as_f64() {
+        Some(ms) if ms >= 1000.0 => in_words::in_words(Duration::from_secs_f64(ms / 1000.0)),
+        Some(ms) => format!("{ms} ms"),
+        None => "-".to_owned(),
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`client`]: sends requests, and explains refusals
 //! - [`call`], with its [`arguments`]; the other commands show one report each
+//! - [`top`] shows the trunk while it changes, as [`trunk_view`] draws it
 //! - [`times`]: times and durations, read and shown
 
 mod arguments;
@@ -14,6 +15,8 @@ pub(super) mod servers;
 pub(super) mod status;
 mod times;
 pub(super) mod tools;
+pub(super) mod top;
+mod trunk_view;
 pub(super) mod usage;
 
 pub(super) use self::client::gateway_url;

@@ -64,6 +64,8 @@ struct Instance {
 struct Failure {
     at: Timestamp,
     detail: String,
+    #[serde(default)]
+    stderr: Vec<String>,
 }
 
 /// The process of one tenant, or of one session.
@@ -144,13 +146,27 @@ fn describe(server: &Server, now: Timestamp) -> anyhow::Result<()> {
         ]
     });
     print_table(&table(header, rows))?;
-    for (of, instance) in all.iter().filter(|(_, instance)| !instance.stderr.is_empty()) {
+    for (of, instance) in &all {
+        let lines = instance.last_words();
+        if lines.is_empty() {
+            continue;
+        }
         print(&format!("\nstandard error of {of}:\n"))?;
-        for line in &instance.stderr {
+        for line in lines {
             print(&format!("  {}\n", printable(line)))?;
         }
     }
     Ok(())
+}
+
+impl Instance {
+    /// Returns the last lines of standard error; those of the failed run while the next has none.
+    fn last_words(&self) -> &[String] {
+        match &self.last_failure {
+            Some(failure) if self.stderr.is_empty() => &failure.stderr,
+            _ => &self.stderr,
+        }
+    }
 }
 
 impl State {

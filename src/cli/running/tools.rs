@@ -1,4 +1,4 @@
-//! `trunkline tools`: the tools of one server, or of all.
+//! `trunkline tools`: the tools of one server or toolset, or of all.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,9 +9,12 @@ use crate::cli::output::{print_json, print_table, table};
 use crate::pins::printable;
 use crate::telemetry::logging::print_line;
 
+/// Tells the name of a toolset from that of a server.
+pub(super) const TOOLSET: &str = "toolset:";
+
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Only the tools of this server
+    /// Only the tools of this server, or of `toolset:NAME`
     server: Option<String>,
     /// Print JSON, with the tools' whole definitions
     #[arg(long)]
@@ -64,10 +67,21 @@ async fn tools(gateway: &Gateway, server: Option<String>) -> anyhow::Result<Vec<
             print_line(format_args!("{}: {}, no tools", server.id, server.state.name()));
         }
     }
+    let of_operators = ["admin", "v1", "toolsets"];
+    let (_, report) = gateway.view(&of_operators, &["v1", "toolsets"], &[]).await?;
+    for toolset in report["toolsets"].as_array().into_iter().flatten() {
+        let name = format!("{TOOLSET}{}", toolset["id"].as_str().unwrap_or_default());
+        let (_, report) = tools_of(gateway, &name).await?;
+        found.push((name, report["tools"].clone()));
+    }
     Ok(found)
 }
 
 async fn tools_of(gateway: &Gateway, server: &str) -> anyhow::Result<(Viewer, Value)> {
-    let of_operators = ["admin", "v1", "servers", server, "tools"];
-    gateway.view(&of_operators, &["v1", "servers", server, "tools"], &[]).await
+    let [kind, id] = match server.strip_prefix(TOOLSET) {
+        Some(toolset) => ["toolsets", toolset],
+        None => ["servers", server],
+    };
+    let of_operators = ["admin", "v1", kind, id, "tools"];
+    gateway.view(&of_operators, &["v1", kind, id, "tools"], &[]).await
 }

@@ -1,15 +1,26 @@
-//! Patterns of servers and tools: `search`, `search/query`, `search/read_*`, `*`.
+//! Patterns of servers and tools: `search`, `search/query`, `search/read_*`, `*`; and grants, which
+//! are patterns or toolsets: `toolset:research`.
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A server's id and the longest name of a tool.
 const LEN_MAX: usize = 300;
+/// Says in the API's description which patterns there are.
+const PATTERN: &str = r"^[A-Za-z0-9_*-]+(/[^\s\u0000-\u001f\u007f-\u009f]+)?$";
+
+/// Says the same of grants.
+const GRANT: &str =
+    r"^(toolset:[A-Za-z0-9_*-]+|[A-Za-z0-9_*-]+(/[^\s\u0000-\u001f\u007f-\u009f]+)?)$";
 
 /// Matches servers, or tools of servers. `*` stands for any number of characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("pattern" = PATTERN, "maxLength" = LEN_MAX))]
 pub struct Pattern {
     server: String,
     /// `None` matches the whole server.
@@ -38,6 +49,16 @@ impl Pattern {
             return Err(InvalidPattern(text.to_owned()));
         }
         Ok(Self { server: server.to_owned(), tool: tool.map(str::to_owned) })
+    }
+
+    /// Returns the part that names servers.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Returns the part that names tools, if there is one.
+    pub fn tool(&self) -> Option<&str> {
+        self.tool.as_deref()
     }
 
     /// Returns whether the pattern matches a server or some of its tools.
@@ -97,36 +118,128 @@ impl From<Pattern> for String {
     }
 }
 
-/// The servers and tools that a tenant may use: those that one of its patterns covers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Begins the grant of a toolset.
+const TOOLSET: &str = "toolset:";
+
+/// One entry of what a tenant may use.
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("pattern" = GRANT, "maxLength" = LEN_MAX))]
+pub enum Grant {
+    /// Servers, or tools of servers, under their own names.
+    Tools(Pattern),
+    /// Toolsets: their tools, under their names alone. `*` stands for any characters.
+    Toolset(String),
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "`{0}` is not a pattern: write a server's id, such as `search`, a server and a tool, such as \
+     `search/query`, or a toolset, such as `toolset:research`; `*` stands for any characters"
+)]
+pub struct InvalidGrant(String);
+
+impl Grant {
+    pub fn parse(text: &str) -> Result<Self, InvalidGrant> {
+        let invalid = || InvalidGrant(text.to_owned());
+        match text.strip_prefix(TOOLSET).filter(|_| text.len() <= LEN_MAX) {
+            Some(id) => match Pattern::parse(id) {
+                Ok(Pattern { server, tool: None }) => Ok(Self::Toolset(server)),
+                _ => Err(invalid()),
+            },
+            None => Pattern::parse(text).map(Self::Tools).map_err(|_| invalid()),
+        }
+    }
+
+    fn pattern(&self) -> Option<&Pattern> {
+        match self {
+            Self::Tools(pattern) => Some(pattern),
+            Self::Toolset(_) => None,
+        }
+    }
+
+    /// Returns the id of the toolset that it names, unless it stands for several.
+    pub fn toolset(&self) -> Option<&str> {
+        match self {
+            Self::Toolset(id) if !id.contains('*') => Some(id),
+            Self::Toolset(_) | Self::Tools(_) => None,
+        }
+    }
+
+    /// Returns whether the grant covers a toolset. All servers include all toolsets.
+    fn covers_toolset(&self, toolset: &str) -> bool {
+        match self {
+            Self::Tools(pattern) => pattern.server == "*" && pattern.tool.is_none(),
+            Self::Toolset(id) => matches(id, toolset),
+        }
+    }
+}
+
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tools(pattern) => pattern.fmt(f),
+            Self::Toolset(id) => write!(f, "{TOOLSET}{id}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Grant {
+    type Error = InvalidGrant;
+
+    fn try_from(text: String) -> Result<Self, InvalidGrant> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Grant> for String {
+    fn from(grant: Grant) -> Self {
+        grant.to_string()
+    }
+}
+
+/// The servers, tools and toolsets that a tenant may use: those that one of its grants covers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Grants(Vec<Pattern>);
+#[schemars(inline)]
+pub struct Grants(Vec<Grant>);
 
 impl Grants {
-    pub fn new(patterns: Vec<Pattern>) -> Self {
-        Self(patterns)
+    pub fn new(grants: Vec<Grant>) -> Self {
+        Self(grants)
     }
 
     pub fn everything() -> Self {
-        Self(vec![Pattern { server: "*".to_owned(), tool: None }])
+        Self(vec![Grant::Tools(Pattern { server: "*".to_owned(), tool: None })])
     }
 
-    pub fn patterns(&self) -> &[Pattern] {
+    pub fn list(&self) -> &[Grant] {
         &self.0
+    }
+
+    /// Returns the grants that are no toolsets.
+    pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        self.0.iter().filter_map(Grant::pattern)
     }
 
     /// Returns whether the tenant knows of the server.
     pub fn sees(&self, server: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.covers_part_of(server))
+        self.patterns().any(|pattern| pattern.covers_part_of(server))
     }
 
     /// Returns whether the tenant may use prompts, resources and the like, too.
     pub fn has_whole_server(&self, server: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.covers_whole_server(server))
+        self.patterns().any(|pattern| pattern.covers_whole_server(server))
     }
 
     pub fn has_tool(&self, server: &str, tool: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.covers(server, Some(tool)))
+        self.patterns().any(|pattern| pattern.covers(server, Some(tool)))
+    }
+
+    pub fn has_toolset(&self, toolset: &str) -> bool {
+        self.0.iter().any(|grant| grant.covers_toolset(toolset))
     }
 }
 
@@ -135,7 +248,7 @@ mod tests {
     use super::*;
 
     fn grants(patterns: &[&str]) -> Grants {
-        Grants::new(patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect())
+        Grants::new(patterns.iter().map(|text| Grant::parse(text).unwrap()).collect())
     }
 
     #[test]
@@ -152,6 +265,23 @@ mod tests {
     fn nothing_is_granted_unless_it_is_said() {
         assert!(!Grants::default().sees("std"));
         assert!(Grants::everything().has_whole_server("std"));
+    }
+
+    #[test]
+    fn a_toolset_gives_its_own_tools_and_no_server() {
+        let tenant = grants(&["toolset:research", "toolset:team-*"]);
+        assert!(tenant.has_toolset("research") && tenant.has_toolset("team-a"));
+        assert!(!tenant.has_toolset("research2") && !tenant.has_toolset("other"));
+        assert!(!tenant.sees("research") && !tenant.sees("toolset:research"));
+        assert!(Grants::everything().has_toolset("research"));
+        assert!(!grants(&["search", "*/query"]).has_toolset("research"));
+        assert_eq!(Grant::parse("toolset:a").unwrap().to_string(), "toolset:a");
+        for text in ["toolset:", "toolset:a/b", "toolset:a b", "Toolset:a"] {
+            let error = Grant::parse(text).unwrap_err().to_string();
+            assert!(error.contains("`toolset:research`"), "{error}");
+        }
+        // Limits go by the names of servers.
+        assert!(Pattern::parse("toolset:a").is_err());
     }
 
     #[test]

@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::suggest::did_you_mean;
+
 pub use self::callback_host::{CallbackHost, InvalidCallbackHost};
-pub use self::grants::{Grants, InvalidPattern, Pattern};
+pub use self::grants::{Grant, Grants, InvalidGrant, InvalidPattern, Pattern};
 pub use self::rate::{InvalidRate, Rate};
 
 pub const IN_FLIGHT_DEFAULT: u32 = 256;
@@ -32,10 +34,8 @@ pub struct Policy {
     pub limit: Limit,
     /// The tenant's share of a busy server, relative to others.
     pub weight: u32,
-    #[schemars(with = "Vec<String>")]
     pub servers: Grants,
     /// For the calls that a pattern covers, beside `limit`.
-    #[schemars(with = "BTreeMap<String, Limit>")]
     pub limits: BTreeMap<Pattern, Limit>,
     /// Hosts that callbacks may go to.
     pub callback_hosts: Vec<CallbackHost>,
@@ -46,10 +46,11 @@ pub struct Policy {
 #[serde(deny_unknown_fields)]
 pub struct Limit {
     /// Calls that may begin in a period.
-    #[schemars(with = "Option<String>")]
     pub rate: Option<Rate>,
     /// Calls that may begin at once; by default as many as the rate's count.
+    #[schemars(range(min = 1, max = BURST_MAX))]
     pub burst: Option<u32>,
+    #[schemars(range(min = 1, max = IN_FLIGHT_MAX))]
     pub max_in_flight: Option<u32>,
 }
 
@@ -80,11 +81,28 @@ impl Policy {
         Self { limit, weight: 1, servers, limits: BTreeMap::new(), callback_hosts: vec![] }
     }
 
+    /// Says which parts of the policy match none of these servers, and so have no effect.
+    pub fn without_effect(&self, servers: &[&str]) -> Vec<String> {
+        if self.servers.list().is_empty() {
+            return vec!["it may use no server: grant some, or all with `*`, in `servers`".into()];
+        }
+        let of_grants = self.servers.patterns().map(|pattern| ("servers", pattern));
+        let of_limits = self.limits.keys().map(|pattern| ("limits", pattern));
+        let unmatched = of_grants
+            .chain(of_limits)
+            .filter(|(_, pattern)| !servers.iter().any(|server| pattern.covers_part_of(server)));
+        let describe = |(key, pattern): (&str, &Pattern)| {
+            let meant = did_you_mean(pattern.server(), servers.iter().copied());
+            format!("`{key}` has `{pattern}`, which matches no server{meant}")
+        };
+        unmatched.map(describe).collect()
+    }
+
     /// Checks what the types do not ensure.
     pub fn check(&self) -> Result<(), InvalidPolicy> {
         in_range("weight", Some(self.weight), WEIGHT_MAX)?;
         self.limit.check()?;
-        not_too_many("servers", self.servers.patterns().len(), GRANTS_MAX)?;
+        not_too_many("servers", self.servers.list().len(), GRANTS_MAX)?;
         not_too_many("limits", self.limits.len(), SCOPED_MAX)?;
         not_too_many("callback_hosts", self.callback_hosts.len(), CALLBACK_HOSTS_MAX)?;
         for (pattern, limit) in &self.limits {
@@ -97,21 +115,25 @@ impl Policy {
     }
 }
 
-/// A policy as written in JSON: missing fields have their defaults.
+/// A policy as written in JSON, or a change of one: missing fields have their defaults, and `null`
+/// stands for no limit.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PolicyText {
-    #[schemars(with = "Option<String>")]
     rate: Option<Rate>,
+    #[schemars(range(min = 1, max = BURST_MAX))]
     burst: Option<u32>,
-    /// The default if missing; `null` for no limit.
+    /// The default if missing.
     #[serde(default = "in_flight_default")]
+    #[schemars(range(min = 1, max = IN_FLIGHT_MAX))]
     max_in_flight: Option<u32>,
+    #[schemars(range(min = 1, max = WEIGHT_MAX))]
     weight: Option<u32>,
-    #[schemars(with = "Option<Vec<String>>")]
+    #[schemars(length(max = GRANTS_MAX))]
     servers: Option<Grants>,
-    #[schemars(with = "Option<BTreeMap<String, Limit>>")]
-    limits: Option<BTreeMap<Pattern, Limit>>,
+    #[schemars(extend("maxProperties" = SCOPED_MAX))]
+    limits: Option<BTreeMap<Pattern, Option<Limit>>>,
+    #[schemars(length(max = CALLBACK_HOSTS_MAX))]
     callback_hosts: Option<Vec<CallbackHost>>,
 }
 
@@ -125,11 +147,12 @@ impl TryFrom<PolicyText> for Policy {
 
     fn try_from(text: PolicyText) -> Result<Self, InvalidPolicy> {
         let defaults = Self::new();
+        let limits = text.limits.into_iter().flatten();
         let policy = Self {
             limit: Limit { rate: text.rate, burst: text.burst, max_in_flight: text.max_in_flight },
             weight: text.weight.unwrap_or(defaults.weight),
             servers: text.servers.unwrap_or_default(),
-            limits: text.limits.unwrap_or_default(),
+            limits: limits.filter_map(|(pattern, limit)| Some((pattern, limit?))).collect(),
             callback_hosts: text.callback_hosts.unwrap_or_default(),
         };
         policy.check()?;
@@ -204,6 +227,8 @@ mod tests {
         assert_eq!((policy.weight, policy.limit.max_in_flight), (2, Some(256)));
         let again: Policy = serde_json::from_value(serde_json::json!(policy)).unwrap();
         assert_eq!(again, policy);
+        let without: Policy = serde_json::from_str(r#"{"limits":{"a/b":null}}"#).unwrap();
+        assert_eq!(without, Policy::new());
         for policy in [Policy::new(), Policy::unlimited()] {
             let again: Policy = serde_json::from_value(serde_json::json!(policy)).unwrap();
             assert_eq!(again, policy);

@@ -4,14 +4,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const COUNT_MAX: u32 = 1_000_000;
 /// The units of time, and their seconds.
 const UNITS: [(&str, u64); 3] = [("s", 1), ("min", 60), ("h", 3600)];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("pattern" = "^0*([1-9][0-9]{0,5}|1000000)/(s|min|h)$"))]
 pub struct Rate {
     count: u32,
     /// Its place in [`UNITS`].

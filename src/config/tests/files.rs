@@ -1,5 +1,5 @@
 use super::*;
-use crate::common::policy::{CallbackHost, Grants, Limit, Pattern, Policy};
+use crate::common::policy::{CallbackHost, Grant, Grants, Limit, Pattern, Policy};
 use crate::config::reference::SECTIONS;
 use crate::config::section::Setting;
 
@@ -46,6 +46,7 @@ fn the_defaults_are_those_that_are_documented() {
         max_in_flight: 64,
         adaptive: false,
         rate: None,
+        era: EraChoice::Auto,
         sharing: Sharing::Shared,
         sharing_is_explicit: false,
         max_sessions: 100,
@@ -121,6 +122,7 @@ fn every_key_of_a_file_is_used() {
         drain_timeout = "3s"
         max_body = "4KiB"
         max_response = 5000
+        legacy_sse = true
         [auth]
         anonymous_tenant = "us"
         hash_key = "fedcba9876543210fedcba9876543210"
@@ -149,6 +151,8 @@ fn every_key_of_a_file_is_used() {
         [log]
         calls = "all"
         file = "calls.log"
+        [defaults]
+        pass_env = ["LANG_OF_US"]
         [secrets]
         keys = ["abcdefghabcdefghabcdefghabcdefgh"]
         [tenants.acme]
@@ -176,6 +180,7 @@ fn every_key_of_a_file_is_used() {
         max_in_flight = 6
         adaptive = true
         rate = "20/s"
+        era = "legacy"
         sharing = "session"
         max_sessions = 9
         idle_timeout = "10s"
@@ -193,10 +198,28 @@ fn every_key_of_a_file_is_used() {
         pin = true
         [servers.far]
         url = "https://far.example/mcp?x=1"
-        headers = { Authorization = "Bearer t" }
+        headers = { X-Team = "t" }
         init_timeout = "3s"
         redirect_hosts = ["near.example"]
+        transport = "auto"
         exclusive = true
+        [servers.far.oauth]
+        client_id = "gateway"
+        private_key = "k" # or client_secret
+        key_id = "k1"
+        issuer = "https://id.example"
+        token_url = "https://id.example/token"
+        scopes = ["a"]
+        resource = "https://far.example"
+        networks = ["10.0.0.0/8"]
+        [toolsets.t]
+        tools = ["a-b"]
+        search = true
+        [toolsets.t.override."a-b/x"]
+        name = "y"
+        description = "Y"
+        arguments = { p = { fixed = 1 }, q = { hidden = true } }
+        result = { max_bytes = "1KiB", pointer = "/a" }
     "#;
     for setting in SECTIONS.iter().flat_map(|section| section.settings) {
         assert!(text.contains(setting.key), "{}", setting.key);
@@ -227,6 +250,7 @@ fn every_key_of_a_file_is_used() {
         max_in_flight: 6,
         adaptive: true,
         rate: "20/s".parse().ok(),
+        era: EraChoice::Legacy,
         sharing: Sharing::Session,
         sharing_is_explicit: true,
         max_sessions: 9,
@@ -246,12 +270,25 @@ fn every_key_of_a_file_is_used() {
         validate: true,
     };
     let far = Upstream {
+        transport: UrlTransport::Auto,
         url: "https://far.example/mcp?x=1".parse().unwrap(),
-        headers: BTreeMap::from([("authorization".to_owned(), Template::plain("Bearer t"))]),
+        headers: BTreeMap::from([("x-team".to_owned(), Template::plain("t"))]),
         init_timeout: secs(3),
+        oauth: Some(Box::new(UpstreamOAuth {
+            client_id: "gateway".to_owned(),
+            client_secret: None,
+            private_key: Some(Secret::new("k".to_owned())),
+            key_id: Some("k1".to_owned()),
+            issuer: Some("https://id.example".parse().unwrap()),
+            token_url: Some("https://id.example/token".parse().unwrap()),
+            scopes: vec!["a".to_owned()],
+            resource: Some("https://far.example".to_owned()),
+            networks: vec!["10.0.0.0/8".parse().unwrap()],
+        })),
         redirect_hosts: vec![Host::parse("near.example").unwrap()],
     };
     let pattern = |text| Pattern::parse(text).unwrap();
+    let grant = |text| Grant::parse(text).unwrap();
     let limited = |rate: &str, burst, max_in_flight| Limit {
         rate: rate.parse().ok(),
         burst,
@@ -260,20 +297,24 @@ fn every_key_of_a_file_is_used() {
     let acme = Policy {
         limit: limited("100/s", Some(200), 50),
         weight: 2,
-        servers: Grants::new(vec![pattern("std"), pattern("search/*")]),
+        servers: Grants::new(vec![grant("std"), grant("search/*")]),
         limits: BTreeMap::from([(pattern("search/query"), limited("5/min", None, 3))]),
         callback_hosts: vec![CallbackHost::parse("hooks.example").unwrap()],
     };
     let tenants = [("acme", acme), ("plain", Policy::new())];
     let secret = |text: &str| Secret::new(text.to_owned());
     let setup = Setup::toml(text);
-    let loaded = setup.load();
+    // Its tenants may use servers that it does not have.
+    let loaded = Config { warnings: vec![], ..setup.load() };
     let far = ServerConfig {
         transport: Transport::Http(far),
         exclusive: true,
         ..Setup::toml(SERVER).load().servers["a"].clone()
     };
     let expected = Config {
+        otel: Otel::default(),
+        // Compared in a test of their own.
+        toolsets: loaded.toolsets.clone(),
         listen: ([0, 0, 0, 0], 80).into(),
         ops_listen: Some(([127, 0, 0, 1], 81).into()),
         allowed_origins: vec![WebOrigin::parse("https://app.example").unwrap()],
@@ -287,6 +328,7 @@ fn every_key_of_a_file_is_used() {
         drain_timeout: secs(3),
         max_body: 4096,
         max_response: 5000,
+        legacy_sse: true,
         auth: Auth {
             anonymous_tenant: Some(TenantName::parse("us").unwrap()),
             hash_key: Some(secret("fedcba9876543210fedcba9876543210")),
@@ -321,12 +363,14 @@ fn every_key_of_a_file_is_used() {
         },
         batch: BatchConfig { max_calls: 50, max_results: 4096 },
         log: LogConfig { calls: LoggedCalls::All, file: Some("calls.log".into()) },
+        defaults: Defaults { pass_env: vec!["LANG_OF_US".to_owned()] },
         secrets: SecretKeys { keys: vec![secret("abcdefghabcdefghabcdefghabcdefgh")] },
         servers: [("a-b", server), ("far", far)]
             .map(|(id, server)| (ServerId::parse(id).unwrap(), server))
             .into(),
         origin: setup.dir.path().join("trunkline.toml").display().to_string(),
         warnings: Vec::new(),
+        left_out: vec![],
     };
     assert_eq!(loaded, expected);
 }

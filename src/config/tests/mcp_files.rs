@@ -47,8 +47,12 @@ fn its_server_replaces_the_built_in_one_but_none_of_the_files() {
     assert_eq!(program(&config, "std").command, Path::new("x"));
     assert_eq!(program(&config, "std").args, [""; 0]);
 
-    let error = Setup::toml("\n[servers.std]\ncommand = \"y\"").mcp(text).error();
-    assert_has(&error, &["mcp.json:2: server `std` is also at trunkline.toml:2"]);
+    let config = Setup::toml("\n[servers.std]\ncommand = \"y\"").mcp(text).load();
+    assert_eq!(program(&config, "std").command, Path::new("y"));
+    assert_has(
+        &config.warnings.join("\n"),
+        &["mcp.json:2: server `std` is left out, since there is one at trunkline.toml:2: rename"],
+    );
 }
 
 #[test]
@@ -68,26 +72,59 @@ fn servers_over_http_are_taken_over_by_whatever_name() {
     }
 }
 
-#[test]
-fn transports_that_are_not_spoken_are_refused_with_a_way_on() {
-    for server in [r#"{"type": "sse", "url": "http://x"}"#, r#"{"type": "ws", "command": "x"}"#] {
-        let error = Setup::empty().mcp(&format!("{{\"mcpServers\":\n{{\"far\": {server}}}}}"));
-        let error = error.error();
-        assert_has(&error, &["mcp.json:2: server `far`", "stdio or Streamable HTTP"]);
-        assert_has(&error, &["remove it", "\"disabled\": true"]);
+/// Returns the ids and mistakes of the servers that are left out.
+fn left_out(config: &Config) -> Vec<(&str, &str)> {
+    let mut left_out = vec![];
+    for server in &config.left_out {
+        left_out.push(match &server.reason {
+            LeftOutReason::Invalid(mistake) => (server.id.as_str(), mistake.as_str()),
+            LeftOutReason::Disabled => (server.id.as_str(), "disabled"),
+        });
     }
+    left_out.sort_unstable();
+    left_out
+}
+
+#[test]
+fn one_bad_entry_is_left_out_and_the_others_start() {
+    let text = r#"{"mcpServers": {
+        "bad": {"type": "ws", "command": "x"},
+        "worse": {"command": 1, "args": "x"},
+        "unset": {"command": "x", "env": {"A": "${GONE}", "B": "${env:GONE_TOO}"}},
+        "off": {"disabled": true},
+        "good": {"command": "x"}
+    }}"#;
+    let config = Setup::empty().mcp(text).load();
+    assert_eq!(names(&config), ["good", "std"]);
+    let left_out = left_out(&config);
+    assert_eq!(
+        left_out[0],
+        ("bad", "mcp.json:2: `mcpServers.bad.type` must be \"stdio\", \"http\" or \"sse\"")
+    );
+    assert_eq!(left_out[1], ("off", "disabled"));
+    assert_has(left_out[2].1, &["`servers.unset.env.A` must be", "`GONE`, which is not set"]);
+    assert_has(left_out[2].1, &["`servers.unset.env.B` must be", "`GONE_TOO`, which is not set"]);
+    assert_has(left_out[3].1, &["mcp.json:3: `servers.worse.command` must be the program"]);
+    assert_has(left_out[3].1, &["; mcp.json:3: `servers.worse.args` must be a list of texts"]);
+    assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
+    assert_has(&config.warnings[0], &["server `bad` is left out: mcp.json:2: "]);
 }
 
 #[test]
 fn mistakes_are_shown_with_file_and_line() {
     let cases = [
-        ("{\n\"mcpServers\": {,}}", "mcp.json:2: not valid JSON: "),
+        ("{\n\"mcpServers\": {;}}", "mcp.json:2: not valid JSON: "),
         ("", "mcp.json:1: not valid JSON: "),
         ("{}", "mcp.json:1: no `mcpServers` in it; the file should look like {\"mcpServers\": "),
         ("[]", "mcp.json:1: no `mcpServers` in it"),
-        ("{\"mcpServers\": 1}", "mcp.json:1: `mcpServers` must be a table, and it is a number"),
+        ("{\"mcpServers\": 1}", "mcp.json:1: `mcpServers` must be a table, and it is an integer"),
+    ];
+    for (text, start) in cases {
+        let error = Setup::empty().mcp(text).error();
+        assert!(error.starts_with(start), "{error}");
+    }
+    let cases = [
         ("{\"mcpServers\": {\n\"a\": 1}}", "mcp.json:2: `mcpServers.a` must be a table"),
-        ("{\"mcpServers\": {\n\"a b\": {}}}", "mcp.json:2: `a b` is not a valid server id"),
         ("{\"mcpServers\": {\n\"a\": {}}}", "mcp.json:2: `servers.a.command` is missing"),
         (
             "{\"mcpServers\": {\"a\": {\n\"command\": 1}}}",
@@ -99,10 +136,14 @@ fn mistakes_are_shown_with_file_and_line() {
              and item 1 is null",
         ),
         ("{\"mcpServers\": {\"a\": {\n\"disabled\": 1}}}", "mcp.json:2: `mcpServers.a.disabled` "),
+        (
+            "{\"mcpServers\": {\"a\": {\"command\": \"x\",\n\"envFile\": \"gone\"}}}",
+            "mcp.json:2: `mcpServers.a.envFile` names the file ",
+        ),
     ];
     for (text, start) in cases {
-        let error = Setup::empty().mcp(text).error();
-        assert!(error.starts_with(start), "{error}");
+        let config = Setup::empty().mcp(text).load();
+        assert!(left_out(&config)[0].1.starts_with(start), "{:?}", config.left_out);
     }
     let mut setup = Setup::empty();
     setup.sources.mcp_file = Some("gone.json".into());

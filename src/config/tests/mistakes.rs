@@ -7,7 +7,21 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("listen = 8080", "1: `listen` ", &["such as \"127.0.0.1:8080\"", "8080"]),
         ("listen = \"host:80\"", "1: `listen` ", &["\"host:80\"", "only localhost"]),
         ("\nlisten", "2: not valid TOML", &["expected"]),
-        ("\nmax_bdy = 1", "2: unknown key `max_bdy`, ", &["one of `listen`", "`max_body`"]),
+        ("\nmax_bdy = 1", "2: unknown key `max_bdy`; did you mean `max_body`?", &[]),
+        ("lisen = \"x\"", "1: unknown key `lisen`; did you mean `listen`?", &[]),
+        ("colour = 1", "1: unknown key `colour`, ", &["one of `listen`", "`max_body`"]),
+        (
+            "anonymous_tenant = \"a\"",
+            "1: unknown key `anonymous_tenant`: `anonymous_tenant` belongs under `[auth]`",
+            &[],
+        ),
+        (
+            "[servers.x]\ncommand = npx",
+            "2: not valid TOML: a text needs quotes: write `command = \"…\"`",
+            &[],
+        ),
+        ("[sevrers.x]", "1: unknown key `sevrers`; did you mean `servers`?", &[]),
+        ("[defaults]\npass_env = [\"A B\"]", "2: `defaults.pass_env` ", &["item 1 is \"A B\""]),
         ("max_body = \"1 cup\"", "1: `max_body` ", &["\"1 cup\"", "KiB, MiB or GiB"]),
         ("drain_timeout = \"0s\"", "1: `drain_timeout` ", &["longer than 0s"]),
         (
@@ -21,7 +35,7 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         ("allowed_hosts = [1]", "1: `allowed_hosts` ", &["item 1 is 1"]),
         ("allowed_hosts = [\"http://a\"]", "1: `allowed_hosts` ", &["item 1 is \"http://a\""]),
         ("auth = 1", "1: `auth` must be a table", &["an integer"]),
-        ("[auth]\nkeys = 1", "2: unknown key `auth.keys`, ", &["`anonymous_tenant`"]),
+        ("[auth]\nkeys = 1", "2: unknown key `auth.keys`: `keys` belongs under `[secrets]`", &[]),
         ("[auth]\nanonymous_tenant = \"a b\"", "2: `auth.anonymous_tenant` ", &["\"a b\"", "A-Z"]),
         ("[auth]\nhash_key = \"x\"", "2: `auth.hash_key` ", &["at least 32", "it has 1 character"]),
         ("[store]\nurl = \"x:pw@y\"", "2: `store.url` ", &["\"sqlite://trunkline.db\" or"]),
@@ -83,7 +97,11 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
         assert_has(&error, parts);
     }
     let cases: &[(&str, &str, &[&str])] = &[
-        ("max_inflight = 1", "unknown key `servers.std.max_inflight`", &["`max_in_flight`"]),
+        (
+            "max_inflight = 1",
+            "unknown key `servers.std.max_inflight`",
+            &["did you mean `max_in_flight`?"],
+        ),
         ("max_in_flight = 0", "`servers.std.max_in_flight` ", &["1 to 10000", "it is 0"]),
         ("timeout = \"30 parsecs\"", "`servers.std.timeout` ", &["ms, s, min or h", "\"30s\""]),
         ("start_timeout = \"25h\"", "`servers.std.start_timeout` ", &["at most \"24h\""]),
@@ -130,4 +148,77 @@ fn beyond_this_machine_callers_without_a_key_must_be_asked_for() {
     setup.var("TRUNKLINE_AUTH__ANONYMOUS_TENANT", "local").load();
     let setup = Setup::empty().listen("0.0.0.0:8080");
     setup.var("TRUNKLINE_AUTH", "{ anonymous_tenant = \"local\" }").load();
+}
+
+#[test]
+fn all_mistakes_of_a_file_are_told_in_one_run() {
+    let error = Setup::toml(
+        "lisen = \"x\"\nmax_body = \"1 cup\"\n[auth]\nhash_key = \"x\"\n\
+         [tenants.a]\nrate = \"1/m\"\nweight = 0\n\
+         [servers.x]\nargs = \"-y\"\ntimeot = \"3s\"\n[servers.y]\nurl = \"x\"\n",
+    )
+    .error();
+    let lines: Vec<_> = error.lines().collect();
+    assert_eq!(lines.len(), 10, "{error}");
+    assert_eq!(lines[0], "9 mistakes");
+    for (line, start) in lines[1..].iter().zip([
+        "1: unknown key `lisen`; did you mean `listen`?",
+        "2: `max_body` must be ",
+        "4: `auth.hash_key` must be ",
+        "6: `tenants.a.rate` must be ",
+        "7: `tenants.a.weight` must be ",
+        "8: `servers.x.command` is missing: ",
+        "9: `servers.x.args` must be ",
+        "10: unknown key `servers.x.timeot`; did you mean `timeout`?",
+        "12: `servers.y.url` must be ",
+    ]) {
+        assert!(line.starts_with(&format!("  trunkline.toml:{start}")), "{line}\n{error}");
+    }
+    let error = Setup::toml("[servers.x]\ncommand = npx\nargs = [-y, x]\ncwd = /srv").error();
+    assert_eq!(
+        error,
+        "3 mistakes\n\
+         \x20 trunkline.toml:2: not valid TOML: a text needs quotes: write `command = \"…\"`\n\
+         \x20 trunkline.toml:3: not valid TOML: each text of a list needs quotes: write \
+         `args = [\"…\", \"…\"]`\n\
+         \x20 trunkline.toml:4: not valid TOML: a text needs quotes: write `cwd = \"…\"`"
+    );
+}
+
+#[test]
+fn grants_limits_and_tenants_that_match_nothing_are_warned_of() {
+    let warnings = |tenant: &str| {
+        let text = format!("[servers.std]\ncommand = \"x\"\n[tenants.acme]\n{tenant}");
+        Setup::toml(&text).load().warnings
+    };
+    assert_eq!(
+        warnings(""),
+        ["trunkline.toml:3: tenant `acme`: it may use no server: grant some, or all with `*`, in \
+          `servers`"]
+    );
+    assert_eq!(
+        warnings("servers = [\"sdt\", \"s*\", \"far/x\"]\nlimits.\"stt/echo\".rate = \"1/s\""),
+        [
+            "trunkline.toml:3: tenant `acme`: `servers` has `sdt`, which matches no server; did \
+             you mean `std`?",
+            "trunkline.toml:3: tenant `acme`: `servers` has `far/x`, which matches no server",
+            "trunkline.toml:3: tenant `acme`: `limits` has `stt/echo`, which matches no server; \
+             did you mean `std`?",
+        ]
+    );
+    assert_eq!(warnings("servers = [\"std/echo\"]"), [""; 0]);
+}
+
+#[test]
+fn every_program_gets_the_variables_that_are_passed_on() {
+    let text = "[defaults]\npass_env = [\"HTTPS_PROXY\", \"UNSET\"]\n\
+                [servers.a]\ncommand = \"x\"\n[servers.b]\ncommand = \"x\"\n\
+                env.HTTPS_PROXY = \"own\"\n[servers.c]\nurl = \"http://x\"";
+    let setup = Setup::toml(text).var("HTTPS_PROXY", "http://p ${X}").var("OTHER", "x");
+    let config = setup.mcp(r#"{"mcpServers": {"d": {"command": "x"}}}"#).load();
+    for server in ["a", "d"] {
+        assert_eq!(variable(&config, server, "HTTPS_PROXY"), "http://p ${X}");
+        assert_eq!(program(&config, server).env.len(), 1);
+    }
+    assert_eq!(variable(&config, "b", "HTTPS_PROXY"), "own");
 }

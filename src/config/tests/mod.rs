@@ -3,12 +3,14 @@
 mod difference;
 mod environment;
 mod files;
+mod mcp_clients;
 mod mcp_files;
 mod mistakes;
 mod oauth;
 mod replicas;
 mod secrets;
 mod store_place;
+mod toolsets;
 
 use std::fs;
 use std::time::Duration;

@@ -12,7 +12,7 @@ fn only_a_long_answer_is_offloaded() {
         let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));
         let answer = Answer::Result(result.clone().into());
         let held = Arc::new(BytePermit::nothing());
-        let (read, _, head) = read_answer(&Offload::new(), answer, held).await.unwrap();
+        let (read, _, head) = read_answer(&Offload::new(), answer, held, false).await.unwrap();
         assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
     };
     assert!(!is_offloaded(read(LONG)));
@@ -40,13 +40,13 @@ fn never_written() -> CallError {
 }
 
 fn refused() -> CallError {
-    CallError::ServerUnavailable { reason: String::new(), retry_after: MINUTE / 2 }
+    CallError::unavailable(String::new(), MINUTE / 2)
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_call_waits_for_the_end_of_a_quarantine() {
     let until = Instant::now() + MINUTE / 2;
-    let quarantined = || RunState::Quarantined { until, reason: "failed".into() };
+    let quarantined = || RunState::Quarantined { until, reason: "failed".into(), for_good: false };
     assert_eq!(next_after(&[refused()], quarantined()), None);
     // The next attempt says why.
     assert!(next_after(&[never_written()], quarantined()).is_some_and(|after| after <= PAUSE));

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Request;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::tenants::{find, tenant_id};
 use super::{created, ok, read};
@@ -22,16 +24,18 @@ use crate::tenants::KeyView;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewKeyRequest {
+    #[schemars(regex(pattern = r"^[^\u0000-\u001f\u007f-\u009f]{1,100}$"))]
     name: Option<String>,
-    /// RFC 3339.
+    /// In the future (RFC 3339).
     expires: Option<Timestamp>,
 }
 
 pub(super) async fn list(
     State(app): State<Arc<AppState>>,
     _: Administrator,
-    Path(tenant): Path<String>,
+    path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
+    let Path(tenant) = path?;
     let tenant = tenant_id(&tenant)?;
     let owner = KeyOwner::Tenant(tenant.clone());
     let keys = app.store.list_keys(&owner).await?;
@@ -48,30 +52,34 @@ pub(super) async fn list_admin(State(app): State<Arc<AppState>>, _: Administrato
 
 pub(super) async fn create(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path(tenant): Path<String>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> HttpResult {
+    let Path(tenant) = path?;
     let tenant = tenant_id(&tenant)?;
     find(&app, &tenant).await?;
-    create_for(&app, key, &KeyOwner::Tenant(tenant), request).await
+    create_for(&app, &actor, &KeyOwner::Tenant(tenant), request).await
 }
 
 pub(super) async fn create_admin(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
+    Administrator { actor, .. }: Administrator,
     request: Request<Body>,
 ) -> HttpResult {
-    create_for(&app, key, &KeyOwner::Admin, request).await
+    create_for(&app, &actor, &KeyOwner::Admin, request).await
 }
 
 pub(super) async fn revoke(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path(id): Path<String>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
+    let Path(id) = path?;
     let id = KeyId::parse(&id).ok_or_else(|| HttpError::NotFound(format!("key `{id}`")))?;
-    app.store.revoke_key(&Actor::key(key), &id).await?;
+    app.store.revoke_key(&actor, &id).await?;
+    // Whatever goes on with the key ends here before the answer; elsewhere within two seconds.
+    app.directory.read_since(Instant::now()).await;
     ok(&json!({"id": id.as_str(), "state": "revoked"}))
 }
 
@@ -82,7 +90,7 @@ fn key_list(keys: &[KeyRecord]) -> HttpResult {
 
 async fn create_for(
     app: &AppState,
-    actor: KeyId,
+    actor: &Actor,
     owner: &KeyOwner,
     request: Request<Body>,
 ) -> HttpResult {
@@ -93,7 +101,7 @@ async fn create_for(
     if expires.is_some_and(|expires| expires <= Timestamp::now()) {
         return Err(HttpError::invalid("`expires` must be in the future"));
     }
-    let (actor, expires) = (Actor::key(actor), expires.map(Timestamp::as_millisecond));
-    let key = app.store.create_key(&actor, owner, name.as_deref(), expires).await?;
+    let expires = expires.map(Timestamp::as_millisecond);
+    let key = app.store.create_key(actor, owner, name.as_deref(), expires).await?;
     created(&KeyView::of_new(&key))
 }

@@ -2,13 +2,17 @@
 //!
 //! Changes are written to the store. All gateways that use the store follow within two seconds.
 
-mod calls;
+pub(super) mod calls;
 pub(super) mod keys;
+pub(super) mod live;
+mod operate;
 pub(super) mod pins;
+mod replicas;
 pub(super) mod reports;
 pub(super) mod running;
 mod secrets;
 mod tenants;
+mod toolsets;
 
 use std::sync::Arc;
 
@@ -16,7 +20,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::{delete, get, put};
+use axum::routing::{delete, get, post, put};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -43,17 +47,28 @@ pub(super) fn routes() -> Router<Arc<AppState>> {
         .route("/admin/v1/audit", get(reports::audit))
         .route("/admin/v1/servers", get(running::servers))
         .route("/admin/v1/servers/{server}/tools", get(running::tools))
+        .route("/admin/v1/toolsets", get(toolsets::list))
+        .route("/admin/v1/toolsets/{toolset}/tools", get(toolsets::tools))
         .route("/admin/v1/calls", get(running::calls))
-        .merge(call_routes())
+        .route("/admin/v1/calls/recent", get(calls::recent))
+        .route("/admin/v1/servers/{server}/instances/{instance}/replace", post(operate::replace))
+        .route("/admin/v1/tenants/{tenant}/limits", get(tenants::limits))
+        .route("/admin/v1/history", get(live::history))
+        .route("/admin/v1/history/{second}", get(live::second))
+        .route("/admin/v1/shares", get(live::shares))
+        .merge(forwarded_routes())
         .route("/admin/v1/servers/{server}/pins", pins)
         .route("/admin/v1/servers/{server}/pins/{tool}", delete(pins::forget_one))
 }
 
-/// Returns the routes of calls, which other replicas are asked for, too.
-pub(super) fn call_routes() -> Router<Arc<AppState>> {
+/// Returns the routes that other replicas are asked for, too.
+pub(super) fn forwarded_routes() -> Router<Arc<AppState>> {
     Router::new()
-        .route("/admin/v1/calls/{id}", get(calls::show))
+        .route("/admin/v1/calls/{id}", get(calls::show).delete(operate::cancel))
         .route("/admin/v1/calls/{id}/explain", get(calls::explain))
+        .route("/admin/v1/live", get(live::stream))
+        .route("/admin/v1/servers/{server}/pause", post(operate::pause))
+        .route("/admin/v1/servers/{server}/resume", post(operate::resume))
 }
 
 /// Reads the JSON object of a request; an empty body is an empty object.

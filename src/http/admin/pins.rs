@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Request;
 use schemars::JsonSchema;
@@ -11,7 +12,6 @@ use serde_json::json;
 
 use super::{ok, read};
 use crate::common::ids::ServerId;
-use crate::common::keys::KeyId;
 use crate::http::auth::Administrator;
 use crate::http::error::{HttpError, HttpResult};
 use crate::http::state::AppState;
@@ -22,14 +22,16 @@ use crate::store::Actor;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Approval {
+    #[schemars(length(min = 1), inner(regex(pattern = "^sha256:[0-9a-f]{64}$")))]
     approve: Vec<String>,
 }
 
 pub(super) async fn list(
     State(app): State<Arc<AppState>>,
     _: Administrator,
-    Path(server): Path<String>,
+    path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
+    let Path(server) = path?;
     let server = server_id(&server)?;
     let (pins, held) = app.store.pins(Some(&server)).await?;
     // A server that was removed from the configuration may have pins left.
@@ -42,10 +44,11 @@ pub(super) async fn list(
 
 pub(super) async fn approve(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path(server): Path<String>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> HttpResult {
+    let Path(server) = path?;
     let server = server_id(&server)?;
     let Approval { approve } = read(&app, request).await?;
     let hashes: Result<Vec<Hash>, _> = approve.iter().map(|text| text.parse()).collect();
@@ -53,29 +56,31 @@ pub(super) async fn approve(
     if hashes.is_empty() {
         return Err(HttpError::invalid("`approve` must name at least one hash"));
     }
-    let tools = app.store.approve(&Actor::key(key), &server, &hashes).await?;
+    let tools = app.store.approve(&actor, &server, &hashes).await?;
     ok(&json!({"server": server.as_str(), "approved": tools}))
 }
 
 pub(super) async fn forget_all(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path(server): Path<String>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
-    forget(&app, key, &server, None).await
+    let Path(server) = path?;
+    forget(&app, &actor, &server, None).await
 }
 
 pub(super) async fn forget_one(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path((server, tool)): Path<(String, String)>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<(String, String)>, PathRejection>,
 ) -> HttpResult {
-    forget(&app, key, &server, Some(&tool)).await
+    let Path((server, tool)) = path?;
+    forget(&app, &actor, &server, Some(&tool)).await
 }
 
-async fn forget(app: &AppState, key: KeyId, server: &str, tool: Option<&str>) -> HttpResult {
+async fn forget(app: &AppState, actor: &Actor, server: &str, tool: Option<&str>) -> HttpResult {
     let server = server_id(server)?;
-    let forgotten = app.store.forget_pins(&Actor::key(key), &server, tool).await?;
+    let forgotten = app.store.forget_pins(actor, &server, tool).await?;
     ok(&json!({"server": server.as_str(), "forgotten": forgotten}))
 }
 

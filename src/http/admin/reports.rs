@@ -35,6 +35,7 @@ const ENTRIES_MAX: u32 = 1000;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UsageParams {
+    #[schemars(regex(pattern = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"))]
     tenant: Option<String>,
     #[serde(default, deserialize_with = "moment")]
     from: Option<Timestamp>,

@@ -30,7 +30,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(super) async fn servers(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
     let registry = app.gateway.registry();
     let view = |server: &Arc<Server>| ServerView::new(registry, server.clone(), &Viewer::Operator);
-    let servers: Vec<_> = registry.servers().iter().map(view).collect();
+    let left_out = registry.left_out();
+    let left_out = left_out.iter().map(|server| ServerView::left_out(server, true));
+    let servers: Vec<_> = registry.servers().iter().map(view).chain(left_out).collect();
     ok(&json!({"servers": servers}))
 }
 
@@ -46,7 +48,7 @@ pub(super) async fn tools(
     let server = server.ok_or_else(|| HttpError::NotFound(format!("server `{id}`")))?;
     let Some(ready) = server.backends().iter().find_map(|backend| ready(backend)) else {
         let reason = format!("no process of `{id}` is ready, so its tools are not known");
-        return Err(CallError::ServerUnavailable { reason, retry_after: RETRY_AFTER }.into());
+        return Err(CallError::unavailable(reason, RETRY_AFTER).into());
     };
     let tools: Vec<_> = ready.tools.iter().map(Tool::definition).collect();
     ok(&BTreeMap::from([("tools", tools)]))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Request;
 use serde_json::json;
@@ -17,15 +18,15 @@ use crate::http::body;
 use crate::http::error::{HttpError, HttpResult};
 use crate::http::rest::secrets::value_of;
 use crate::http::state::AppState;
-use crate::store::Actor;
 use crate::tenants::secrets::Label;
 use crate::tenants::secrets::by_tenant;
 
 pub(super) async fn list(
     State(app): State<Arc<AppState>>,
     _: Administrator,
-    Path((tenant, server)): Path<(String, String)>,
+    path: Result<Path<(String, String)>, PathRejection>,
 ) -> HttpResult {
+    let Path((tenant, server)) = path?;
     let (tenant, server) = (tenant_id(&tenant)?, server_id(&server)?);
     let records = app.store.list_secrets(&tenant, Some(&server)).await?;
     let known = app.gateway.registry().get(server.as_str());
@@ -40,10 +41,11 @@ pub(super) async fn list(
 
 pub(super) async fn set(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path((tenant, server, name)): Path<(String, String, String)>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<(String, String, String)>, PathRejection>,
     request: Request<Body>,
 ) -> HttpResult {
+    let Path((tenant, server, name)) = path?;
     let (tenant, server) = (tenant_id(&tenant)?, server_id(&server)?);
     let deadline = Instant::now() + body::TIMEOUT;
     let value = value_of(&body::read(request.into_body(), app.max_body, deadline).await?)?;
@@ -51,18 +53,19 @@ pub(super) async fn set(
     let known = app.gateway.registry().get(server.as_str()).ok_or_else(|| unknown(&server))?;
     let label = Label { tenant: &tenant, server: &server, name: &name };
     let secrets = app.directory.secrets();
-    let view = secrets.set(&Actor::key(key), label, known.config(), &value).await?;
+    let view = secrets.set(&actor, label, known.config(), &value).await?;
     ok(&view)
 }
 
 pub(super) async fn remove(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path((tenant, server, name)): Path<(String, String, String)>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<(String, String, String)>, PathRejection>,
 ) -> HttpResult {
+    let Path((tenant, server, name)) = path?;
     let (tenant, server) = (tenant_id(&tenant)?, server_id(&server)?);
     let label = Label { tenant: &tenant, server: &server, name: &name };
-    app.directory.secrets().remove(&Actor::key(key), label).await?;
+    app.directory.secrets().remove(&actor, label).await?;
     ok(&json!({"server": server.as_str(), "name": name, "set": false}))
 }
 

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Request;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{created, object, ok};
 use crate::common::ids::TenantName;
-use crate::common::policy::Policy;
+use crate::common::policy::{Policy, PolicyText};
 use crate::http::auth::Administrator;
 use crate::http::error::{HttpError, HttpResult};
 use crate::http::state::AppState;
-use crate::store::Actor;
 use crate::tenants::{KnownTenant, TenantView};
 
 pub(super) async fn list(State(app): State<Arc<AppState>>, _: Administrator) -> HttpResult {
@@ -26,15 +27,29 @@ pub(super) async fn list(State(app): State<Arc<AppState>>, _: Administrator) -> 
 pub(super) async fn show(
     State(app): State<Arc<AppState>>,
     _: Administrator,
-    Path(id): Path<String>,
+    path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
+    let Path(id) = path?;
     let id = tenant_id(&id)?;
     ok(&TenantView::of(&id, &find(&app, &id).await?))
 }
 
+/// Shows a tenant's limits, and how much of them it uses at this gateway.
+pub(super) async fn limits(
+    State(app): State<Arc<AppState>>,
+    _: Administrator,
+    path: Result<Path<String>, PathRejection>,
+) -> HttpResult {
+    let Path(id) = path?;
+    let id = tenant_id(&id)?;
+    let tenant = app.directory.tenant(&id);
+    let tenant = tenant.ok_or_else(|| HttpError::NotFound(format!("tenant `{id}`")))?;
+    ok(&json!({"tenant": id.as_str(), "limits": tenant.limits.all()}))
+}
+
 pub(super) async fn add(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
+    Administrator { actor, .. }: Administrator,
     request: Request<Body>,
 ) -> HttpResult {
     let mut body = object(&app, request).await?;
@@ -44,17 +59,18 @@ pub(super) async fn add(
     };
     let policy = policy(Value::Object(body))?;
     refuse_if_in_file(&app, &id)?;
-    app.store.add_tenant(&Actor::key(key), &id, &policy).await?;
+    app.store.add_tenant(&actor, &id, &policy).await?;
     created(&TenantView::of(&id, &find(&app, &id).await?))
 }
 
 /// Changes the given members; null removes one (RFC 7396). The answer of `GET` can be sent back.
 pub(super) async fn change(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path(id): Path<String>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> HttpResult {
+    let Path(id) = path?;
     let id = tenant_id(&id)?;
     let mut body = object(&app, request).await?;
     refuse_if_in_file(&app, &id)?;
@@ -62,27 +78,31 @@ pub(super) async fn change(
     for name in ["id", "source", "since"] {
         remove_unchanged(&mut body, name, &shown[name])?;
     }
+    let body = Value::Object(body);
+    // A misspelt member that is to be removed would go unnoticed.
+    PolicyText::deserialize(&body).map_err(HttpError::invalid)?;
     let change = |before: Policy| {
         let mut merged = json!(before);
-        merge(&mut merged, Value::Object(body));
+        merge(&mut merged, body);
         if let Some(members) = merged.as_object_mut() {
             // Removed means no limit; an absent member would mean the default.
             members.entry("max_in_flight").or_insert(Value::Null);
         }
         policy(merged)
     };
-    app.store.change_tenant(&Actor::key(key), &id, change).await?;
+    app.store.change_tenant(&actor, &id, change).await?;
     ok(&TenantView::of(&id, &find(&app, &id).await?))
 }
 
 pub(super) async fn remove(
     State(app): State<Arc<AppState>>,
-    Administrator(key): Administrator,
-    Path(id): Path<String>,
+    Administrator { actor, .. }: Administrator,
+    path: Result<Path<String>, PathRejection>,
 ) -> HttpResult {
+    let Path(id) = path?;
     let id = tenant_id(&id)?;
     refuse_if_in_file(&app, &id)?;
-    let revoked_keys = app.store.remove_tenant(&Actor::key(key), &id).await?;
+    let revoked_keys = app.store.remove_tenant(&actor, &id).await?;
     ok(&json!({"id": id.as_str(), "revoked_keys": revoked_keys}))
 }
 

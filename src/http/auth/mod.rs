@@ -17,42 +17,33 @@ use tokio::time::Instant;
 use super::connections::ConnectionHandle;
 use super::error::{HttpError, no_such_path};
 use super::headers::X_API_KEY;
+use super::pages::session::{OperatorSession, SessionEnd, TenantSession, forwarded};
 use super::replicas::Forwarded;
 use super::state::AppState;
 use super::unsent::Account;
-use crate::common::keys::{ApiKey, KeyId};
+use crate::common::keys::ApiKey;
 use crate::gateway::{Caller, CredentialLifetime};
+use crate::store::Actor;
 use crate::tenants::oauth::{TokenError, looks_like_jwt};
 use crate::tenants::{Holder, Key, KeyError};
 
+pub(super) const NEEDS_ADMINISTRATOR: &str =
+    "this needs the key of an administrator (`trunkline key create --admin`)";
+
 pub(super) struct Authenticated(pub(super) Caller);
 
-/// An administrator, named by the key.
-pub(super) struct Administrator(pub(super) KeyId);
+pub(super) struct Administrator {
+    pub(super) actor: Actor,
+    pub(super) session: SessionEnd,
+}
 
 impl FromRequestParts<Arc<AppState>> for Authenticated {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
-        // The replica that received the request has checked it.
-        if parts.extensions.get::<Forwarded>().is_none() {
-            app.origins.check(parts)?;
-        }
-        let credential = credential(&parts.headers)?;
-        check_scheme(app, &parts.headers)?;
-        let caller = match credential {
-            None => {
-                let access = app.directory.anonymous().map_err(|error| match error {
-                    KeyError::Invalid => no_credential(app),
-                    KeyError::Unavailable => HttpError::AuthUnavailable,
-                })?;
-                let credential = CredentialLifetime { gone: access.gone.clone(), until: None };
-                Caller { credential, ..Caller::of(access.tenant.clone()) }
-            }
-            Some(text) if app.oauth.is_some() && looks_like_jwt(text) => {
-                by_token(app, text).await?
-            }
-            Some(text) => by_key(app, text).await?,
+        let caller = match parts.extensions.remove::<TenantSession>() {
+            Some(TenantSession(caller)) => caller,
+            None => caller(parts, app).await?,
         };
         Account::set_tenant(parts, &caller.tenant);
         if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
@@ -62,10 +53,52 @@ impl FromRequestParts<Arc<AppState>> for Authenticated {
     }
 }
 
+async fn caller(parts: &Parts, app: &AppState) -> Result<Caller, HttpError> {
+    // The replica that received the request has checked it.
+    if parts.extensions.get::<Forwarded>().is_none() {
+        app.origins.check(parts)?;
+    }
+    let credential = credential(&parts.headers)?;
+    check_scheme(app, &parts.headers)?;
+    match credential {
+        None => anonymous(app),
+        Some(text) if app.oauth.is_some() && looks_like_jwt(text) => by_token(app, text).await,
+        Some(text) => by_key(app, text).await,
+    }
+}
+
+/// Returns the caller of a request without key or token, if there may be such.
+pub(super) fn anonymous(app: &AppState) -> Result<Caller, HttpError> {
+    let access = app.directory.anonymous().map_err(|error| match error {
+        KeyError::Invalid => no_credential(app),
+        KeyError::Unavailable => HttpError::AuthUnavailable,
+    })?;
+    let credential = CredentialLifetime { gone: access.gone.clone(), until: None };
+    Ok(Caller { credential, ..Caller::of(access.tenant.clone()) })
+}
+
 impl FromRequestParts<Arc<AppState>> for Administrator {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
+        let own = parts.extensions.remove::<OperatorSession>().map(Ok);
+        let administrator = match own.or_else(|| forwarded(app, parts)) {
+            Some(session) => {
+                let OperatorSession { actor, end } = session?;
+                Self { actor, session: end }
+            }
+            None => Self::by_key(parts, app).await?,
+        };
+        Account::set_operator(parts);
+        if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
+            connection.used_by_operator();
+        }
+        Ok(administrator)
+    }
+}
+
+impl Administrator {
+    async fn by_key(parts: &Parts, app: &AppState) -> Result<Self, HttpError> {
         // The replica that received the request has checked it.
         if parts.extensions.get::<Forwarded>().is_none() {
             app.ops_origins.check(parts)?;
@@ -75,17 +108,17 @@ impl FromRequestParts<Arc<AppState>> for Administrator {
         let key = holder(app, text).await?;
         match key.holder {
             Holder::Admin => {
-                Account::set_operator(parts);
-                if let Some(connection) = parts.extensions.get::<ConnectionHandle>() {
-                    connection.used_by_operator();
-                }
-                Ok(Self(key.id()))
+                let session = SessionEnd::Credential(lifetime(&key));
+                Ok(Self { actor: Actor::key(key.id()), session })
             }
-            Holder::Tenant(_) => Err(HttpError::Forbidden(
-                "this needs the key of an administrator (`trunkline key create --admin`)",
-            )),
+            Holder::Tenant(_) => Err(HttpError::Forbidden(NEEDS_ADMINISTRATOR)),
         }
     }
+}
+
+/// Returns how long a key is valid, as far as it is known.
+pub(super) fn lifetime(key: &Key) -> CredentialLifetime {
+    CredentialLifetime { gone: key.gone.clone(), until: key.expires().map(instant) }
 }
 
 /// Refuses a request without key or token.
@@ -152,11 +185,15 @@ fn check_scheme(app: &AppState, headers: &HeaderMap) -> Result<(), HttpError> {
 
 async fn by_key(app: &AppState, text: &str) -> Result<Caller, HttpError> {
     let key = holder(app, text).await?;
+    caller_of_key(&key)
+}
+
+/// Returns the caller that a valid key stands for.
+pub(super) fn caller_of_key(key: &Key) -> Result<Caller, HttpError> {
     match &key.holder {
         Holder::Tenant(tenant) => {
-            let credential =
-                CredentialLifetime { gone: key.gone.clone(), until: key.expires().map(instant) };
-            Ok(Caller { credential, key: Some(key.id()), ..Caller::of(tenant.clone()) })
+            let (credential, key) = (lifetime(key), Some(key.id()));
+            Ok(Caller { credential, key, ..Caller::of(tenant.clone()) })
         }
         Holder::Admin => Err(HttpError::Forbidden(
             "an administrator's key cannot call tools; create a tenant's key (`trunkline key \
@@ -165,7 +202,8 @@ async fn by_key(app: &AppState, text: &str) -> Result<Caller, HttpError> {
     }
 }
 
-async fn holder(app: &AppState, text: &str) -> Result<Arc<Key>, HttpError> {
+/// Returns the valid key of this text.
+pub(super) async fn holder(app: &AppState, text: &str) -> Result<Arc<Key>, HttpError> {
     let key = ApiKey::parse(text).ok_or_else(|| invalid_credential(app))?;
     app.directory.authenticate(&key).await.map_err(|error| match error {
         KeyError::Invalid => invalid_credential(app),

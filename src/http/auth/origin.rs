@@ -13,15 +13,15 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, header};
+use axum::http::{HeaderValue, Method, Uri, header};
 use axum::response::Response;
 use hyper::Request;
-use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::config::{Config, Host, WebOrigin};
+use crate::http::connections::unread_body::RequestBody;
 use crate::http::error::HttpError;
 use crate::http::headers::{
     ATTEMPTS, CALL_ID, OUTCOME, PREFERENCE_APPLIED, PROTOCOL_VERSION, RATE_LIMIT,
@@ -49,6 +49,10 @@ impl OriginPolicy {
             allowed_origins: config.allowed_origins.clone(),
             allowed_hosts: config.allowed_hosts.clone(),
         }
+    }
+
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// Refuses pages of other sites, and host names that are not the gateway's.
@@ -117,7 +121,7 @@ impl FromRequestParts<Arc<AppState>> for OperatorsPage {
 }
 
 /// Returns the host: from the address (HTTP/2) or from the header (HTTP/1).
-fn host(parts: &Parts) -> Option<Host> {
+pub(crate) fn host(parts: &Parts) -> Option<Host> {
     match parts.uri.authority() {
         Some(authority) => Host::parse(authority.as_str()),
         None => Host::parse(parts.headers.get(header::HOST)?.to_str().ok()?),
@@ -148,12 +152,15 @@ impl Routes {
     }
 }
 
-impl Service<Request<Incoming>> for Routes {
+impl Service<Request<RequestBody>> for Routes {
     type Response = Response;
     type Error = Infallible;
-    type Future = <HyperRouter as Service<Request<Incoming>>>::Future;
+    type Future = <HyperRouter as Service<Request<RequestBody>>>::Future;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
+        if let Some(uri) = without_trailing_slash(request.uri()) {
+            *request.uri_mut() = uri;
+        }
         if let Some((pages, app)) = &self.pages
             && let Some(origin) = request.headers().get(header::ORIGIN)
             && app.origins.allows_origin(origin)
@@ -162,6 +169,23 @@ impl Service<Request<Incoming>> for Routes {
         }
         self.everyone.call(request)
     }
+}
+
+/// Returns the same address without slashes at the end of its path, if it has any: no path of ours
+/// ends in one.
+fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
+    let path = uri.path().trim_end_matches('/');
+    if path.len() == uri.path().len() || uri.path() == "/" {
+        return None;
+    }
+    let path = if path.is_empty() { "/" } else { path };
+    let target = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(target.try_into().ok()?);
+    Uri::from_parts(parts).ok()
 }
 
 /// Answers preflight requests and lets the page read the answer. [`Routes`] has checked the origin.
@@ -211,6 +235,21 @@ mod tests {
             request.header(*name, *value)
         });
         request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn slashes_at_the_end_of_a_path_do_not_count() {
+        let without = |uri: &str| without_trailing_slash(&uri.parse().unwrap());
+        for (uri, plain) in [
+            ("/mcp/", "/mcp"),
+            ("/mcp/std//?a=/", "/mcp/std?a=/"),
+            ("http://gateway.example/mcp/", "http://gateway.example/mcp"),
+        ] {
+            assert_eq!(without(uri).unwrap().to_string(), plain);
+        }
+        for uri in ["/", "/mcp", "/mcp?a=/", "*", "http://gateway.example"] {
+            assert_eq!(without(uri), None, "{uri}");
+        }
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(crate) struct Activity {
     head: AtomicU64,
     /// Requests whose handlers run.
     handlers: AtomicU32,
+    /// Requests that wait for their turn to begin.
+    waiting: AtomicU32,
     /// Requests whose responses are not taken to their end, those with handlers included.
     open: AtomicU32,
     /// The memory that these requests take.
@@ -58,6 +60,7 @@ impl Activity {
             last: AtomicU64::new(now),
             head: AtomicU64::new(now),
             handlers: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
             open: AtomicU32::new(0),
             open_bytes: AtomicUsize::new(0),
             is_http2: AtomicBool::new(false),
@@ -66,14 +69,21 @@ impl Activity {
         }
     }
 
-    /// Notes that a request's head is complete, and how much memory the request takes.
-    pub(crate) fn request_begins(&self, version: Version, bytes: usize) {
+    /// Notes that a request's head is complete, and how much memory the request takes. Returns how
+    /// many wait for their turn before it.
+    pub(crate) fn request_begins(&self, version: Version, bytes: usize) -> u32 {
         self.open_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.is_http2.store(version == Version::HTTP_2, Ordering::Relaxed);
         self.handlers.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
         self.head.store(NO_HEAD, Ordering::Relaxed);
         self.progress();
+        self.waiting.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes that a request has had its turn, or that its caller has left.
+    pub(crate) fn turn_ends(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Notes that the response is ready to be written, or that its caller has left.

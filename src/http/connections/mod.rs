@@ -23,6 +23,7 @@ mod memory;
 mod queue;
 pub(super) mod request;
 mod table;
+pub(super) mod unread_body;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -81,6 +82,7 @@ pub(super) enum Holder {
 #[derive(Debug)]
 pub(super) struct Connection {
     number: u64,
+    address: IpAddr,
     peer: Option<table::Peer>,
     pub(super) activity: Arc<Activity>,
     /// Cancelled for the connection to end after its open requests.
@@ -188,6 +190,7 @@ impl Connections {
         }
         let connection = Arc::new(Connection {
             number: table.next_number(),
+            address,
             peer: table.count_peer(address),
             activity: Arc::new(Activity::new(self.epoch, self.bounds.head_timeout)),
             // A child token each: checking a token takes its lock.
@@ -314,6 +317,10 @@ impl Connection {
 }
 
 impl ConnectionHandle {
+    pub(super) fn address(&self) -> IpAddr {
+        self.connection.address
+    }
+
     /// Notes that a request of this tenant has authenticated. Refused if the connection has no
     /// holder, and the tenant may hold no more.
     pub(super) fn used_by(&self, tenant: &TenantId) -> Result<(), ShareUsed> {

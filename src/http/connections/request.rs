@@ -1,4 +1,5 @@
-//! Counts a request among the open ones of its connection until its response was taken.
+//! Counts a request among the open ones of its connection until its response was taken, and lets it
+//! begin in its turn.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::task::{Context, Poll};
 
 use axum::http::Request;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::task::yield_now;
 
 use super::activity::Activity;
 
@@ -14,10 +16,16 @@ const REQUEST: usize = 4 * 1024;
 /// The memory of a field of its head, without the text.
 const FIELD: usize = 128;
 
+/// The requests of one connection that begin before others have their turn. A client may send two
+/// hundred at once.
+const PER_TURN: u32 = 4;
+
 /// One open request. Dropped when its response was taken, or its caller has left.
 pub(crate) struct OpenRequest {
     activity: Arc<Activity>,
     bytes: usize,
+    /// The turns of others that come first. `None` once the request has begun.
+    turns: Option<u32>,
     handler_runs: bool,
 }
 
@@ -30,8 +38,23 @@ pub(crate) struct OpenBody<B> {
 impl OpenRequest {
     pub(crate) fn new<B>(activity: Arc<Activity>, request: &Request<B>) -> Self {
         let bytes = REQUEST + request.headers().len() * FIELD;
-        activity.request_begins(request.version(), bytes);
-        Self { activity, bytes, handler_runs: true }
+        let turns = Some(activity.request_begins(request.version(), bytes) / PER_TURN);
+        Self { activity, bytes, turns, handler_runs: true }
+    }
+
+    /// Waits for the request's turn. Of many that have come together on its connection, a few begin
+    /// at a time, and requests of other connections in between.
+    pub(crate) async fn turn(&mut self) {
+        for _ in 0..self.turns.unwrap_or_default() {
+            yield_now().await;
+        }
+        self.turn_ends();
+    }
+
+    fn turn_ends(&mut self) {
+        if self.turns.take().is_some() {
+            self.activity.turn_ends();
+        }
     }
 
     /// Notes that the handler has answered with this body.
@@ -49,6 +72,7 @@ impl OpenRequest {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
+        self.turn_ends();
         self.handler_ends();
         self.activity.response_ends(self.bytes);
     }
@@ -75,5 +99,42 @@ impl<B: HttpBody + Unpin> HttpBody for OpenBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use tokio::task::JoinSet;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_that_come_together_let_others_begin_between_them() {
+        let activity = || Arc::new(Activity::new(Instant::now(), Duration::from_secs(1)));
+        let (many, one) = (activity(), activity());
+        let begun = Arc::new(Mutex::new(vec![]));
+        let mut tasks = JoinSet::new();
+        let mut request = |activity: &Arc<Activity>, name: &'static str| {
+            let mut open = OpenRequest::new(activity.clone(), &Request::new(()));
+            let begun = begun.clone();
+            tasks.spawn(async move {
+                open.turn().await;
+                begun.lock().push(name);
+            });
+        };
+        (0..200).for_each(|_| request(&many, "many"));
+        request(&one, "one");
+        // One that leaves before its turn takes nothing with it.
+        drop(OpenRequest::new(many.clone(), &Request::new(())));
+        tasks.join_all().await;
+        let before_it = begun.lock().iter().take_while(|name| **name == "many").count();
+        assert!(before_it <= 8, "{before_it} of 200 requests began before another connection's");
+        let turns =
+            |activity: &Arc<Activity>| OpenRequest::new(activity.clone(), &Request::new(())).turns;
+        assert_eq!([turns(&many), turns(&one)], [Some(0); 2]);
     }
 }

@@ -1,21 +1,27 @@
 //! Describes an endpoint: the results of `initialize` and `server/discover`.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::{McpRequest, Scope};
-use crate::backend::{About, Backend, RunState};
+use crate::backend::{About, Backend, Ready, RunState};
 use crate::gateway::CallError;
-use crate::protocol::mcp::results::ServerCapabilities;
-use crate::protocol::mcp::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion, meta};
+use crate::protocol::mcp::about::Shown;
+use crate::protocol::mcp::{
+    Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion, meta,
+};
 
 /// The most of one server's instructions that is quoted where all servers are shown together.
 const INSTRUCTIONS_CHARS_MAX: usize = 4096;
 
+/// All texts are JSON.
 pub(super) struct EndpointInfo {
-    server_info: Value,
-    capabilities: Value,
+    server_info: String,
+    capabilities: String,
     instructions: Option<String>,
+    /// Further members of the result, and of its `_meta`: `,"name":value` each.
+    others: String,
+    meta: String,
 }
 
 impl EndpointInfo {
@@ -23,23 +29,44 @@ impl EndpointInfo {
     pub(super) async fn of(request: &McpRequest<'_>) -> Result<Self, CallError> {
         match &request.http.scope {
             Scope::All => Ok(Self::of_all(request)),
+            Scope::Toolset(_) => Ok(Self::of_toolset()),
             Scope::One(server) => {
                 let until = |backend: &Backend| Instant::now() + backend.start_wait();
                 let gateway = &request.http.app.gateway;
                 let server = gateway.server(request.caller, server)?;
-                let may_use_all = request.caller.tenant.may_use_all_of(server.id().as_str());
+                let whole = request.caller.may_use_all_of(server.id().as_str());
                 let (_, ready) = gateway.ready_or_start(request.caller, server, until).await?;
-                Ok(Self::of_one(&ready.about, may_use_all))
+                let is_modern = ready.dialect.version().era() == Era::Modern;
+                let extensions = is_modern && request.era == Era::Modern;
+                Ok(Self::of_one(&ready, Shown { whole, extensions }))
             }
         }
     }
 
-    /// Repeats one server's own description. Without `may_use_all`, only its tools are named.
-    fn of_one(about: &About, may_use_all: bool) -> Self {
+    /// Repeats one server's own description, without what the gateway does not carry.
+    fn of_one(ready: &Ready, shown: Shown) -> Self {
+        let (about, words) = (&*ready.about, &ready.about.own_words);
+        let info = || json!({"name": about.info.name, "version": about.info.version}).to_string();
         Self {
-            server_info: json!({"name": about.info.name, "version": about.info.version}),
-            capabilities: capabilities(&about.capabilities, may_use_all),
-            instructions: about.instructions.clone(),
+            server_info: words.server_info().map_or_else(info, ToOwned::to_owned),
+            capabilities: words.capabilities(shown).unwrap_or_else(|| read(about, shown)),
+            instructions: about
+                .instructions
+                .as_ref()
+                .map(|text| serde_json::to_string(text).expect("a text is plain data")),
+            others: words.others().to_owned(),
+            meta: words.meta().to_owned(),
+        }
+    }
+
+    /// Describes a toolset, which has tools alone.
+    fn of_toolset() -> Self {
+        Self {
+            server_info: own_info(),
+            capabilities: json!({"tools": {"listChanged": true}, "logging": {}}).to_string(),
+            instructions: None,
+            others: String::new(),
+            meta: String::new(),
         }
     }
 
@@ -58,69 +85,80 @@ impl EndpointInfo {
                 instructions += &format!("\n# {}\n{text}\n", server.id());
             }
         }
+        let capabilities = json!({
+            "tools": {"listChanged": true},
+            "prompts": {"listChanged": true},
+            "resources": {"listChanged": true, "subscribe": true},
+            "completions": {},
+            "logging": {},
+        });
         Self {
-            server_info: json!({"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION}),
-            capabilities: json!({
-                "tools": {"listChanged": true},
-                "prompts": {"listChanged": true},
-                "resources": {"listChanged": true, "subscribe": true},
-                "completions": {},
-                "logging": {},
-            }),
-            instructions: Some(instructions),
+            server_info: own_info(),
+            capabilities: capabilities.to_string(),
+            instructions: Some(json!(instructions).to_string()),
+            others: String::new(),
+            meta: String::new(),
         }
     }
 
     pub(super) fn initialize_result(&self, version: ProtocolVersion) -> String {
-        self.with_instructions(json!({
-            "protocolVersion": version.as_str(),
-            "capabilities": self.capabilities,
-            "serverInfo": self.server_info,
-        }))
+        let Self { server_info, capabilities, meta, .. } = self;
+        let meta = match meta.strip_prefix(',') {
+            Some(members) => format!(",\"_meta\":{{{members}}}"),
+            None => String::new(),
+        };
+        format!(
+            "{{\"protocolVersion\":\"{version}\",\"capabilities\":{capabilities},\
+             \"serverInfo\":{server_info}{}{meta}}}",
+            self.end(),
+        )
     }
 
     pub(super) fn discover_result(&self) -> String {
-        self.with_instructions(json!({
-            "resultType": "complete",
-            "supportedVersions": [ProtocolVersion::LATEST.as_str()],
-            "capabilities": self.capabilities,
-            "ttlMs": 0,
-            "cacheScope": "private",
-            "_meta": {meta::SERVER_INFO: self.server_info},
-        }))
+        let Self { server_info, capabilities, meta, .. } = self;
+        format!(
+            "{{\"resultType\":\"complete\",\"supportedVersions\":[\"{}\"],\
+             \"capabilities\":{capabilities},\"ttlMs\":0,\"cacheScope\":\"private\",\
+             \"_meta\":{{\"{}\":{server_info}{meta}}}{}}}",
+            ProtocolVersion::LATEST,
+            meta::SERVER_INFO,
+            self.end(),
+        )
     }
 
-    fn with_instructions(&self, mut result: Value) -> String {
-        if let Some(instructions) = &self.instructions {
-            result["instructions"] = json!(instructions);
-        }
-        result.to_string()
+    /// Writes the members that stand in both eras.
+    fn end(&self) -> String {
+        let instructions = self.instructions.as_ref();
+        let instructions = instructions.map(|text| format!(",\"instructions\":{text}"));
+        instructions.unwrap_or_default() + &self.others
     }
 }
 
-/// Returns the capabilities of a server that the gateway can offer. `listChanged` is always
-/// among them, because a restart of the server may change its lists.
-fn capabilities(of_server: &ServerCapabilities, may_use_all: bool) -> Value {
+fn own_info() -> String {
+    json!({"name": IMPLEMENTATION_NAME, "version": IMPLEMENTATION_VERSION}).to_string()
+}
+
+/// Returns the capabilities of a server whose own words are ambiguous or too long.
+fn read(about: &About, shown: Shown) -> String {
+    let of_server = &about.capabilities;
     let mut capabilities = json!({});
     for (name, capability) in [
-        ("tools", &of_server.tools),
-        ("prompts", &of_server.prompts),
-        ("resources", &of_server.resources),
+        ("tools", of_server.tools.as_ref()),
+        ("prompts", of_server.prompts.as_ref().filter(|_| shown.whole)),
+        ("resources", of_server.resources.as_ref().filter(|_| shown.whole)),
     ] {
-        if let Some(capability) = capability
-            && (name == "tools" || may_use_all)
-        {
+        if let Some(capability) = capability {
             capabilities[name] = json!({"listChanged": true});
             if capability.subscribe {
                 capabilities[name]["subscribe"] = json!(true);
             }
         }
     }
-    if of_server.completions.is_some() && may_use_all {
+    if of_server.completions.is_some() && shown.whole {
         capabilities["completions"] = json!({});
     }
     if of_server.logging.is_some() {
         capabilities["logging"] = json!({});
     }
-    capabilities
+    capabilities.to_string()
 }

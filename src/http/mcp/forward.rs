@@ -1,25 +1,29 @@
 //! Turns a client's request for a server into a [`Call`] of the gateway.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::modern::request_state::RequestState;
 use super::rpc::RpcError;
 use super::translate::Translation;
-use super::{McpRequest, PARAM_PREFIX, Scope};
+use super::{McpRequest, PARAM_PREFIX, Scope, toolset};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationSender};
 use crate::common::ids::CallId;
-use crate::gateway::{Call, CallError, Operation, ToolName};
-use crate::http::headers::{asked_timeout_of, fairness_key, refuse_key, trace_members};
+use crate::gateway::{Call, CallError, MirroredHeaders, Operation, ToolName};
+use crate::http::headers::{asked_timeout_of, fairness_key, refuse_key};
 use crate::http::rest::asked::tags;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
 use crate::protocol::mcp::requests::CallMeta;
-use crate::protocol::mcp::{Era, LogLevel, meta, method, names};
+use crate::protocol::mcp::{Era, LogLevel, TASKS_EXTENSION, meta, method, names};
+use crate::toolsets::ChangedTool;
+use crate::toolsets::arguments::ArgumentsError;
+use crate::toolsets::error::ToolsetError;
 
 /// The methods that are forwarded to a server.
 const METHODS: [&str; 4] =
@@ -52,7 +56,8 @@ impl ForwardedCall {
                 ["name", "uri"].iter().find_map(|it| request.params.get(it).and_then(text_of));
             let target = name.as_deref().unwrap_or(method);
             let code = error.call_code.unwrap_or("invalid_request");
-            request.http.tell_refused(id, target, code, None);
+            let traced = request.sample(method);
+            request.http.tell_refused(id, target, code, None, traced);
             error.call = Some(id);
             error
         })
@@ -65,13 +70,11 @@ impl ForwardedCall {
     ) -> Result<Self, RpcError> {
         let McpRequest { http, caller, era, id, ref params, .. } = *request;
         let target = CallTarget::read(request, method)?;
-        let server = http.app.gateway.server(caller, &target.server).map_err(|error| {
-            let (server, tool) = (target.server.clone(), target.name.clone());
-            match method {
-                method::TOOLS_CALL => CallError::ToolNotFound { server, tool },
+        let server =
+            http.app.gateway.server(caller, &target.server).map_err(|error| match method {
+                method::TOOLS_CALL => caller.tool_not_found(&target.server, &target.name),
                 _ => error,
-            }
-        })?;
+            })?;
         refuse_key(&http.headers)?;
         let asked = asked_timeout_of(&server, &http.headers)?;
         let timeout = asked.unwrap_or(server.config().timeout);
@@ -80,7 +83,10 @@ impl ForwardedCall {
         let state = (era == Era::Modern).then(|| RequestState {
             sealer: http.app.sealer.clone(),
             tenant: caller.tenant.id.clone(),
-            server: target.server.clone(),
+            server: match &http.scope {
+                Scope::Toolset(toolset) => format!("{toolset}/{}", target.server),
+                Scope::All | Scope::One(_) => target.server.clone(),
+            },
             method,
             name: target.name.clone(),
             arguments: params
@@ -100,15 +106,21 @@ impl ForwardedCall {
         let unsent = || Some(caller.tenant.held.unsent.clone());
         let listener = listens.then(|| NotificationSender::new(min_level, unsent()));
         let (listener, notifications) = listener.unzip();
+        let traced = request.sample(method);
+        // Through a shared server a legacy client cannot be asked anything.
+        let capabilities = (era == Era::Modern).then(|| {
+            let capabilities = params.meta(meta::CLIENT_CAPABILITIES);
+            let keeps_extensions = matches!(http.scope, Scope::One(_));
+            supported_capabilities(capabilities.map_or("{}", RawValue::get), keeps_extensions)
+        });
+        let (capabilities, has_extensions) = capabilities.unzip();
         let meta = CallMeta {
             progress: progress_token.is_some(),
             log_level,
-            // Through a shared server a legacy client cannot be asked anything.
-            capabilities: (era == Era::Modern).then(|| {
-                let capabilities = params.meta(meta::CLIENT_CAPABILITIES);
-                supported_capabilities(capabilities.map_or("{}", RawValue::get))
-            }),
-            others: with_trace(params, &http.headers),
+            capabilities,
+            has_extensions: has_extensions.unwrap_or_default(),
+            trace: request.trace(),
+            others: params.other_meta(),
         };
         let call = CallId::generate();
         let translation = Translation {
@@ -122,10 +134,11 @@ impl ForwardedCall {
                 _ => None,
             },
             state,
+            changed: target.changed.clone(),
             offload: http.app.gateway.offload().clone(),
         };
         let operation = match method {
-            method::TOOLS_CALL => tool(request, target.name)?,
+            method::TOOLS_CALL => tool(request, target)?,
             _ => Operation::Method(method),
         };
         let call = Call {
@@ -135,6 +148,7 @@ impl ForwardedCall {
             others: other_params,
             meta,
             size: http.body.len(),
+            held: http.held.clone(),
             fairness_key: fairness_key(&http.headers)?,
             tags: tags(&http.headers).unwrap_or_default(),
             waits_for_limits: false,
@@ -142,6 +156,8 @@ impl ForwardedCall {
             arrived: http.arrived,
             deadline: http.arrived + timeout,
             deadline_max: max_timeout.map(|max| http.arrived + max),
+            traced,
+            is_kept: false,
             begin_mark: None,
         };
         Ok(Self { call, translation, notifications })
@@ -149,16 +165,23 @@ impl ForwardedCall {
 }
 
 /// The tool, prompt or resource that a request names, and its server.
-struct CallTarget {
+pub(super) struct CallTarget {
     server: String,
-    /// As the server names it; a tool where all servers are shown keeps the name it has there.
+    /// As the server names it; a tool where several servers are shown keeps the name it has there.
     name: String,
     /// The member of `params`, or of `params.ref`, that holds the name.
     member: &'static str,
+    /// The tool, if the caller's toolset changes it.
+    pub(super) changed: Option<Arc<ChangedTool>>,
+    /// The tool's arguments, if they are not those of the request.
+    pub(super) arguments: Option<RawObject>,
 }
 
 impl CallTarget {
     fn read(request: &McpRequest<'_>, method: &str) -> Result<Self, RpcError> {
+        if let Some(toolset) = &request.caller.toolset {
+            return toolset::target(request, toolset, method);
+        }
         let params = &request.params;
         let (member, name) = match method {
             method::COMPLETE => completion_reference(params)?,
@@ -172,11 +195,11 @@ impl CallTarget {
             (Scope::All, _) if method == method::TOOLS_CALL => {
                 names::split(&name).map(|(server, _)| (server, &*name))
             }
-            (Scope::All, _) => names::split(&name),
+            (Scope::All | Scope::Toolset(_), _) => names::split(&name),
         };
         match split {
             Some((server, name)) => {
-                Ok(Self { server: server.to_owned(), name: name.to_owned(), member })
+                Ok(Self::tool(server.to_owned(), name.to_owned()).named_by(member))
             }
             None => {
                 let name: String = name.chars().take(100).collect();
@@ -186,6 +209,16 @@ impl CallTarget {
                 )))
             }
         }
+    }
+}
+
+impl CallTarget {
+    pub(super) fn tool(server: String, name: String) -> Self {
+        Self { server, name, member: "name", changed: None, arguments: None }
+    }
+
+    fn named_by(self, member: &'static str) -> Self {
+        Self { member, ..self }
     }
 }
 
@@ -223,7 +256,7 @@ fn other_params(
         // The gateway offers no tasks, so `task` is ignored.
         (method::TOOLS_CALL, _) => params.others(&["name", "arguments", "requestState", "task"]),
         (_, Scope::One(_)) => params.others(&["requestState"]),
-        (_, Scope::All) => {
+        (_, Scope::All | Scope::Toolset(_)) => {
             let name = Value::from(target.name.as_str()).to_string();
             let (member, value) = match method {
                 method::COMPLETE => {
@@ -247,46 +280,70 @@ fn other_params(
     Ok(others)
 }
 
-fn tool(request: &McpRequest<'_>, name: String) -> Result<Operation, RpcError> {
-    let name = match request.http.scope {
-        Scope::All => ToolName::Exposed(name),
-        Scope::One(_) => ToolName::Own(name),
+fn tool(request: &McpRequest<'_>, target: CallTarget) -> Result<Operation, RpcError> {
+    let CallTarget { name, changed, arguments, .. } = target;
+    let is_exposed = match request.http.scope {
+        Scope::All => true,
+        Scope::One(_) => false,
+        Scope::Toolset(_) => changed.is_none(),
     };
-    let arguments = match request.params.get("arguments") {
-        None => RawObject::empty(),
-        Some(arguments) => RawObject::of(&request.http.body, arguments).map_err(|error| {
-            RpcError::from(CallError::InvalidArguments(error))
-                .with_modern_status(StatusCode::BAD_REQUEST)
-        })?,
+    let name = if is_exposed { ToolName::Exposed(name) } else { ToolName::Own(name) };
+    // Headers repeat the arguments of the request alone.
+    let has_headers = request.era == Era::Modern && arguments.is_none();
+    let given = match arguments {
+        Some(arguments) => arguments,
+        None => arguments_of(request, &request.params)?,
     };
     let headers = request.http.headers.iter();
     let mirrored = headers.filter(|(name, _)| name.as_str().starts_with(PARAM_PREFIX));
     let mirrored = mirrored.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));
-    let mirrored = (request.era == Era::Modern).then(|| mirrored.collect());
+    let mirrored = has_headers
+        .then(|| MirroredHeaders { headers: mirrored.collect(), arguments: given.clone() });
+    let arguments = match changed {
+        Some(changed) => changed.rewrite_arguments(given).map_err(refused)?,
+        None => given,
+    };
     Ok(Operation::Tool { name, arguments, mirrored })
 }
 
-/// Removes tasks from a client's capabilities. The gateway does not carry them, so a server that
-/// made a task would work for nobody.
-pub(super) fn supported_capabilities(capabilities: &str) -> String {
-    const TASKS: &str = "io.modelcontextprotocol/tasks";
-    if !capabilities.contains("tasks") {
-        return capabilities.to_owned();
-    }
-    let Ok(mut capabilities) = serde_json::from_str::<Value>(capabilities) else {
-        return "{}".to_owned();
-    };
-    if let Some(members) = capabilities.as_object_mut() {
-        members.remove("tasks");
-        let extensions = members.get_mut("extensions").and_then(Value::as_object_mut);
-        extensions.map(|extensions| extensions.remove(TASKS));
-    }
-    capabilities.to_string()
+fn refused(error: ArgumentsError) -> CallError {
+    ToolsetError::from(error).into()
 }
 
-/// Adds the trace of the HTTP request to the client's `_meta`, unless the client named one there.
-fn with_trace(params: &Params<'_>, headers: &HeaderMap) -> String {
-    let others = params.other_meta();
-    let has_own = [meta::TRACEPARENT, meta::TRACESTATE].iter().any(|it| params.meta(it).is_some());
-    if has_own { others } else { others + &trace_members(headers) }
+/// Returns the member `arguments` of a tool call's parameters.
+pub(super) fn arguments_of(
+    request: &McpRequest<'_>,
+    params: &Params<'_>,
+) -> Result<RawObject, RpcError> {
+    match params.get("arguments") {
+        None => Ok(RawObject::empty()),
+        // Some clients write no arguments so.
+        Some(arguments) if arguments.get() == "null" => Ok(RawObject::empty()),
+        Some(arguments) => RawObject::of(&request.http.body, arguments).map_err(|error| {
+            RpcError::from(CallError::InvalidArguments(error))
+                .with_modern_status(StatusCode::BAD_REQUEST)
+        }),
+    }
+}
+
+/// Removes what the gateway does not carry from a client's capabilities, and returns whether they
+/// name extensions. A server that made a task would work for nobody. Extensions are carried only
+/// where one modern server is shown to a modern client.
+pub(super) fn supported_capabilities(capabilities: &str, keeps_extensions: bool) -> (String, bool) {
+    if !capabilities.contains("tasks") && !capabilities.contains("extensions") {
+        return (capabilities.to_owned(), false);
+    }
+    let Ok(mut capabilities) = serde_json::from_str::<Value>(capabilities) else {
+        return ("{}".to_owned(), false);
+    };
+    let mut has_extensions = false;
+    if let Some(members) = capabilities.as_object_mut() {
+        members.remove("tasks");
+        if let Some(mut extensions) = members.remove("extensions").filter(|_| keeps_extensions) {
+            extensions.as_object_mut().map(|extensions| extensions.remove(TASKS_EXTENSION));
+            has_extensions = extensions.as_object().is_some_and(|it| !it.is_empty());
+            members.insert("extensions".to_owned(), extensions);
+        }
+    }
+    (capabilities.to_string(), has_extensions)
 }

@@ -22,7 +22,6 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::left_out::{Found, LeftOut};
 use super::rpc::{self, RpcError};
 use super::{JSON, McpRequest, Scope};
 use crate::backend::instance::tools::Tool;
@@ -30,10 +29,12 @@ use crate::backend::{Backend, Ready};
 use crate::common::offload::Offload;
 use crate::gateway::{Call, CallError, Held, Reply, hold_response};
 use crate::http::auth::credential;
+use crate::http::available::{self, LeftOut, START_WAIT};
 use crate::http::headers::{add_rate_status, asked_timeout, refuse_key};
 use crate::http::list_cache::{ListForm, ListKey};
 use crate::http::rendered_list::{RenderedList, body_of};
 use crate::http::rest::servers::{granted, list_key};
+use crate::http::toolset_list::{self, ToolsetForm};
 use crate::http::unsent::hold;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
@@ -44,9 +45,6 @@ use crate::protocol::mcp::{Era, method, names};
 use crate::registry::Server;
 use crate::tenants::limits::{Admission, Cost};
 
-/// How long a server that is starting may delay the list of all servers. Clients that listen for
-/// changes are notified when it is ready.
-const START_WAIT: Duration = Duration::from_secs(3);
 /// The most items that one server may list.
 const ITEMS_MAX: usize = 10_000;
 
@@ -106,8 +104,10 @@ pub(super) async fn respond(
     let listed = match (&request.http.scope, kind.is_tools()) {
         (Scope::One(server), true) => tools_of_one(request, server).await,
         (Scope::All, true) => tools_of_all(request).await,
+        (Scope::Toolset(_), true) => tools_of_toolset(request).await,
         (Scope::One(server), false) => list_of_one(request, server, kind).await,
         (Scope::All, false) => list_of_all(request, kind).await,
+        (Scope::Toolset(_), false) => Err(RpcError::method_not_found(kind.method)),
     };
     match listed.and_then(|listed| page(request, listed)) {
         Ok(mut response) => {
@@ -137,7 +137,12 @@ fn page(request: &McpRequest<'_>, (list, left_out): Listed) -> Result<Response<B
         end +=
             &format!(",\"resultType\":\"complete\",\"ttlMs\":{ttl_ms},\"cacheScope\":\"{scope}\"");
     }
-    if let Some(meta) = left_out.meta(request) {
+    if let Some(session) = request.session
+        && !(left_out.not_running.is_empty() && left_out.unavailable.is_empty())
+    {
+        session.note_missed_list(&request.http.app.stream_quota);
+    }
+    if let Some(meta) = left_out.meta(&request.http.app.gateway, request.caller) {
         end += &format!(",\"_meta\":{meta}");
     }
     end += "}}";
@@ -177,39 +182,15 @@ async fn tools_of_one(request: &McpRequest<'_>, server: &str) -> Result<Listed, 
 /// Lists the tools of all servers that are available. Starts no process of the caller's own.
 async fn tools_of_all(request: &McpRequest<'_>) -> Result<Listed, RpcError> {
     let McpRequest { http, caller, .. } = request;
-    let gateway = &http.app.gateway;
     asked_timeout(&http.headers)?;
-    let servers = gateway.servers(caller).filter(|server| caller.can_call(server));
-    let found = servers.map(|server| async move {
-        if caller.must_start(&server) {
-            let known = caller.known_tools(&server);
-            return Found::not_running(server, known);
-        }
-        let until = |_: &Backend| http.arrived + START_WAIT;
-        let Ok((backend, ready)) = gateway.ready(caller, server.clone(), until).await else {
-            return Found::Unavailable(server);
-        };
-        if ready.about.capabilities.tools.is_none() {
-            return Found::WithoutTools;
-        }
-        backend.refresh_if_stale(&ready);
-        Found::Tools(server, ready.tools.clone())
-    });
-    let (mut servers, mut left_out) = (vec![], LeftOut::default());
-    for found in join_all(found).await {
-        match found {
-            Found::Tools(server, tools) => servers.push((server, tools)),
-            Found::WithoutTools => {}
-            Found::NotRunning(server) => left_out.not_running.push(server.id().clone()),
-            Found::Unavailable(server) => left_out.unavailable.push(server),
-        }
-    }
+    let (servers, left_out) =
+        available::tools_of_all(&http.app.gateway, caller, http.arrived).await;
     let sets: Vec<_> = servers.iter().map(|(server, tools)| (server, tools)).collect();
     let key = list_key(&http.app, caller, ListForm::Exposed, &sets);
     let len = servers.iter().map(|(_, tools)| tools.bytes()).sum();
     let render = || {
         let all = servers.iter().flat_map(|(server, tools)| {
-            let may_call = |tool: &Tool| caller.tenant.may_call(server.id().as_str(), tool.name());
+            let may_call = |tool: &Tool| caller.may_call(server.id().as_str(), tool.name());
             let granted = tools.exposed().filter(move |(_, tool)| may_call(tool));
             granted.filter_map(|(name, tool)| renamed(tool.definition().get(), TOOLS, name))
         });
@@ -219,6 +200,13 @@ async fn tools_of_all(request: &McpRequest<'_>) -> Result<Listed, RpcError> {
         RenderedList::paged("tools", &all.collect::<Vec<_>>(), caching)
     };
     Ok((rendered(request, key, len, render).await, left_out))
+}
+
+async fn tools_of_toolset(request: &McpRequest<'_>) -> Result<Listed, RpcError> {
+    let McpRequest { http, caller, .. } = request;
+    asked_timeout(&http.headers)?;
+    let toolset = request.toolset();
+    Ok(toolset_list::list(&http.app, caller, toolset, ToolsetForm::Mcp, http.arrived).await)
 }
 
 /// Returns a list of tools, from the cache or rendered.
@@ -253,8 +241,9 @@ async fn list_of_all(request: &McpRequest<'_>, kind: ListKind) -> Result<Listed,
     let McpRequest { http, caller, .. } = request;
     let (gateway, arrived) = (&http.app.gateway, http.arrived);
     let timeout = asked_timeout(&http.headers)?;
-    let servers = gateway.servers(caller).filter(|server| caller.can_call(server));
-    let (idle, running): (Vec<_>, Vec<_>) = servers.partition(|server| caller.must_start(server));
+    let (servers, mut left_out) = available::callable(gateway, caller);
+    let (idle, running): (Vec<_>, Vec<_>) =
+        servers.into_iter().partition(|server| caller.must_start(server));
     let lists = running.into_iter().map(|server| async move {
         let until = |_: &Backend| arrived + START_WAIT;
         let Ok((backend, ready)) = gateway.ready(caller, server.clone(), until).await else {
@@ -264,8 +253,7 @@ async fn list_of_all(request: &McpRequest<'_>, kind: ListKind) -> Result<Listed,
         let list = list_one(request, &server, &ready, kind, deadline).await;
         Ok(list.map(|list| list.exposed(server.id().as_str(), kind)))
     });
-    let not_running = idle.iter().map(|server| server.id().clone()).collect();
-    let mut left_out = LeftOut { not_running, unavailable: vec![] };
+    left_out.not_running = idle.iter().map(|server| server.id().clone()).collect();
     let mut found = vec![];
     for list in join_all(lists).await {
         match list {
@@ -302,7 +290,7 @@ async fn list_one(
         method::PROMPTS_LIST => &capabilities.prompts,
         _ => &capabilities.resources,
     };
-    if capability.is_none() || !caller.tenant.may_use_all_of(server.id().as_str()) {
+    if capability.is_none() || !caller.may_use_all_of(server.id().as_str()) {
         return Err(has_none(kind.member));
     }
     let endless = |reason| CallError::protocol(&format!("its list has no end: {reason}"));
@@ -313,7 +301,7 @@ async fn list_one(
     loop {
         let call = Call::plain(server.clone(), kind.method, params, deadline);
         let admission = caller.tenant.admit(Cost::PaidCall).await.map_err(CallError::from)?;
-        let Reply { result: page, held, .. } = gateway.call(caller, admission, call).await?;
+        let Reply { result: page, held, .. } = gateway.call(caller, admission, &call).await?;
         pages.count(page.len()).map_err(endless)?;
         list.held.push(held);
         let cursor;

@@ -1,10 +1,13 @@
 //! MCP over Streamable HTTP. `/mcp` shows all servers together, `/mcp/{server}` shows one of them
-//! unchanged. Both eras of the protocol are served at the same address.
+//! unchanged, `/mcp/t/{toolset}` a toolset. Both eras of the protocol are served at the same
+//! address.
 //!
 //! ```text
 //! HTTP request ─▶ HttpRequest: authenticated; which servers it sees      this file
 //!      │
+//!      │  (2024-11-05: `GET /sse`, and POST of each message              sse_transport)
 //!      ▼  POST: decode the envelope, charge the tenant, find the era     this file
+//!      │  (a batch of 2025-03-26: each of its messages                   legacy/batch)
 //!      ├─ modern (2026-07-28): each request stands alone                 modern/
 //!      └─ legacy (up to 2025-11-25): requests name a session             legacy/, session/
 //!      │     what only the session's owner has is forwarded to           session/forward_to_owner
@@ -25,14 +28,17 @@
 
 mod endpoint_info;
 mod forward;
-mod left_out;
 mod legacy;
 mod lists;
 mod modern;
 mod response;
 mod rpc;
+mod scope;
 mod session;
+pub(super) mod sse_transport;
 mod stream;
+mod toolset;
+mod traced;
 mod translate;
 
 use std::sync::Arc;
@@ -50,66 +56,35 @@ use self::forward::forwarded_method;
 pub(super) use self::legacy::{delete_session as delete, open_session_stream as get};
 use self::lists::ListKind;
 use self::rpc::RpcError;
+use self::scope::{EndpointPath, Scope};
 pub(super) use self::session::QUERIES_MAX as SESSION_QUERIES_MAX;
+use self::session::Session;
 pub(super) use self::session::sessions::{SWEEP_EVERY, Sessions};
+pub(super) use self::sse_transport::SseClients;
 pub(super) use self::stream::stream_quota::StreamQuota;
 use super::auth::Authenticated;
 use super::error::HttpError;
-use super::headers::{PROTOCOL_VERSION, SESSION_ID};
+use super::headers::{PROTOCOL_VERSION, SESSION_ID, accepted_types, media_type, trace_of};
 use super::replicas::Forwarded;
 use super::rest::asked::tags;
 use super::{AppState, body};
-use crate::common::ids::{CallId, ServerId};
-use crate::gateway::{CallError, Caller, RefusedCall, check_room};
+use crate::common::ids::CallId;
+use crate::events::TracedRequest;
+use crate::gateway::{CallError, Caller, Held, RefusedCall, check_room};
 use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::jsonrpc::framing::{DEPTH_MAX, ShapeExcess, check_shape};
 use crate::protocol::jsonrpc::members::MEMBERS_MAX;
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::params::Params;
-use crate::protocol::mcp::{Era, ProtocolVersion, meta, method, names};
+use crate::protocol::mcp::{Era, ProtocolVersion, meta, method};
 use crate::tenants::limits::{Admission, Cost};
+use crate::toolsets::Toolset;
 
 /// Begins the names of headers that repeat a tool's arguments.
 const PARAM_PREFIX: &str = "mcp-param-";
 const JSON: &str = "application/json";
 /// Leaves room for a message around arguments of the greatest depth.
 const MESSAGE_DEPTH_MAX: usize = DEPTH_MAX + 2;
-
-/// The servers that an endpoint shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
-    All,
-    One(String),
-}
-
-impl Scope {
-    fn server(&self) -> Option<&str> {
-        match self {
-            Self::All => None,
-            Self::One(server) => Some(server),
-        }
-    }
-
-    fn shows(&self, server: &ServerId) -> bool {
-        self.server().is_none_or(|shown| shown == server.as_str())
-    }
-
-    /// Returns a server's URI as the endpoint lists it.
-    fn exposed_uri(&self, server: &str, uri: &str) -> String {
-        match self {
-            Self::All => names::resource_uri(server, uri),
-            Self::One(_) => uri.to_owned(),
-        }
-    }
-
-    /// Returns the server of a URI that the endpoint lists, and the server's own URI.
-    fn split_uri<'a>(&'a self, uri: &'a str) -> Option<(&'a str, &'a str)> {
-        match self {
-            Self::All => names::split_resource_uri(uri),
-            Self::One(server) => Some((server, uri)),
-        }
-    }
-}
 
 /// An authenticated HTTP request, with all that another replica needs to answer it.
 pub(super) struct HttpRequest {
@@ -120,6 +95,8 @@ pub(super) struct HttpRequest {
     headers: HeaderMap,
     /// Empty except for `POST`.
     body: Bytes,
+    /// Counts the bytes of the body.
+    held: Option<Held>,
     arrived: Instant,
     /// Another replica forwarded the request, so it must be answered here.
     is_forwarded: bool,
@@ -130,25 +107,36 @@ struct McpRequest<'a> {
     http: &'a HttpRequest,
     /// The caller of the HTTP request; in the legacy era, within its session.
     caller: &'a Caller,
+    session: Option<&'a Session>,
     era: Era,
     id: &'a RawValue,
     method: &'a str,
     params: Params<'a>,
 }
 
-/// Rejects a path that names a server which does not exist for the caller.
+impl McpRequest<'_> {
+    /// Returns the toolset of an endpoint that shows one.
+    fn toolset(&self) -> &Toolset {
+        self.caller.toolset.as_deref().expect("the endpoint of a toolset has one")
+    }
+}
+
+/// Rejects a path that names a server or a toolset which does not exist for the caller.
 impl FromRequestParts<Arc<AppState>> for HttpRequest {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<Self, HttpError> {
         let Authenticated(caller) = Authenticated::from_request_parts(parts, app).await?;
-        let path = <Option<Path<String>>>::from_request_parts(parts, app).await;
-        let scope = match path? {
-            None => Scope::All,
-            Some(Path(server)) => {
-                app.gateway.server(&caller, &server)?;
-                Scope::One(server)
+        let Path(path) = <Path<EndpointPath>>::from_request_parts(parts, app).await?;
+        let (caller, scope) = match path {
+            EndpointPath { toolset: Some(toolset), .. } => {
+                (app.gateway.within(caller, &toolset)?, Scope::Toolset(toolset))
             }
+            EndpointPath { server: Some(server), .. } => {
+                app.gateway.server(&caller, &server)?;
+                (caller, Scope::One(server))
+            }
+            EndpointPath { .. } => (caller, Scope::All),
         };
         Ok(Self {
             app: app.clone(),
@@ -157,6 +145,7 @@ impl FromRequestParts<Arc<AppState>> for HttpRequest {
             method: parts.method.clone(),
             headers: std::mem::take(&mut parts.headers),
             body: Bytes::new(),
+            held: None,
             arrived: Instant::now(),
             is_forwarded: parts.extensions.get::<Forwarded>().is_some(),
         })
@@ -169,10 +158,18 @@ pub(super) async fn post(mut http: HttpRequest, body: Body) -> Response<Body> {
         return error.respond(Era::Modern, None);
     }
     let (limit, deadline) = (http.app.max_body, http.arrived + body::TIMEOUT);
-    http.body = match body::read_for(&http.caller, &http.headers, body, limit, deadline).await {
-        Ok(body) => body,
+    let read = body::read_for(&http.caller, &http.headers, body, limit, deadline).await;
+    match read {
+        Ok((body, held)) => (http.body, http.held) = (body, Some(held)),
         Err(error) => return error.into_response(),
-    };
+    }
+    if legacy::batch::is_batch(&http.body) && !is_modern(&http.headers) {
+        return legacy::batch::answer(http).await;
+    }
+    answer_message(http).await
+}
+
+async fn answer_message(http: HttpRequest) -> Response<Body> {
     let long_work = &http.caller.tenant.long_work;
     let (offload, len) = (http.app.gateway.offload(), http.body.len());
     let message = match offload.in_place(long_work, len, || read_message(&http.body)).await {
@@ -229,7 +226,7 @@ async fn answer(
         let is_legacy = is_legacy && !is_modern(&http.headers);
         error.respond(if is_legacy { Era::Legacy } else { Era::Modern }, Some(id))
     };
-    let mut admission = match admit(http, method).await {
+    let mut admission = match admit(http, id, method).await {
         Ok(admission) => admission,
         Err(error) => return refuse(error),
     };
@@ -245,15 +242,28 @@ async fn answer(
     if let Err(full) = check_room(&http.caller.tenant) {
         return RpcError::from(full).respond(era, Some(id));
     }
-    let request = McpRequest { http, caller: &http.caller, era, id, method, params };
-    match era {
+    let request = McpRequest { http, caller: &http.caller, session: None, era, id, method, params };
+    // A call tells of its own end.
+    let traced = match forwarded_method(method) {
+        Some(_) => None,
+        None => method::known_request(method).and_then(|method| request.sample(method)),
+    };
+    let response = match era {
         Era::Modern => modern::answer(&request, admission).await,
         Era::Legacy => legacy::answer(request, admission).await,
+    };
+    if let Some(traced) = traced {
+        http.tell_answered(traced, &response);
     }
+    response
 }
 
 /// Charges a request to its tenant. Requests that are no work for a server, and no list, are free.
-async fn admit(http: &HttpRequest, method: &str) -> Result<Option<Admission>, RpcError> {
+async fn admit(
+    http: &HttpRequest,
+    id: &RawValue,
+    method: &str,
+) -> Result<Option<Admission>, RpcError> {
     let is_call = forwarded_method(method).is_some()
         || [method::RESOURCES_SUBSCRIBE, method::LISTEN].contains(&method);
     let cost = match ListKind::of(method) {
@@ -272,7 +282,12 @@ async fn admit(http: &HttpRequest, method: &str) -> Result<Option<Admission>, Rp
     gateway.metrics().count_unresolved("", refusal.code());
     let call = is_call.then(CallId::generate);
     match call {
-        Some(call) => http.tell_refused(call, method, refusal.code(), Some(&refusal)),
+        Some(call) => {
+            let trace = trace_of(&http.headers);
+            let traced = method::known_request(method);
+            let traced = traced.and_then(|method| http.sample(trace.as_ref(), id, method));
+            http.tell_refused(call, method, refusal.code(), Some(&refusal), traced);
+        }
         None => gateway.tell_limit(&http.caller.tenant.id, None, &refusal),
     }
     Err(RpcError::of_call(refusal, call))
@@ -286,18 +301,20 @@ impl HttpRequest {
         target: &str,
         code: &'static str,
         error: Option<&CallError>,
+        traced: Option<Box<TracedRequest>>,
     ) {
         self.app.gateway.tell_refused(RefusedCall {
             id,
             caller: &self.caller,
             tags: tags(&self.headers).unwrap_or_default(),
-            server: self.scope.server().unwrap_or_default(),
+            server: &self.scope.label(),
             target,
             arrived: self.arrived,
             deadline: None,
             size: self.body.len(),
             code,
             error,
+            traced,
         });
     }
 }
@@ -320,17 +337,18 @@ fn is_modern(headers: &HeaderMap) -> bool {
 
 /// Requires a client to send JSON, and to accept JSON as well as event streams.
 fn check_media_types(headers: &HeaderMap) -> Result<(), RpcError> {
-    let is = |value: &str, kind: &str| {
-        value.split(';').next().is_some_and(|found| found.trim().eq_ignore_ascii_case(kind))
-    };
-    if !text_header(headers, &header::CONTENT_TYPE).is_some_and(|value| is(value, JSON)) {
+    let is = |found: &[u8], kind: &str| found.eq_ignore_ascii_case(kind.as_bytes());
+    let content_type = headers.get(header::CONTENT_TYPE).map(|value| media_type(value.as_bytes()));
+    if !content_type.is_some_and(|found| is(found, JSON)) {
         let message = "`Content-Type` must be `application/json`";
         return Err(RpcError::invalid_request(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
+    body::check_encoding(headers).map_err(|error| {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        RpcError::invalid_request(status, &error.to_string())
+    })?;
     let accepts = |kind, range| {
-        let accept = headers.get_all(header::ACCEPT).iter().filter_map(|it| it.to_str().ok());
-        let mut accept = accept.flat_map(|value| value.split(','));
-        accept.any(|value| [kind, range, "*/*"].iter().any(|kind| is(value, kind)))
+        accepted_types(headers).any(|found| [kind, range, "*/*"].iter().any(|it| is(found, it)))
     };
     if accepts(JSON, "application/*") && accepts("text/event-stream", "text/*") {
         return Ok(());

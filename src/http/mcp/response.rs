@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use bytes::Bytes;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::rpc;
 use super::translate::{Translated, Translation};
@@ -73,10 +74,22 @@ impl CallResponse {
     pub(super) async fn respond(mut self, call: CallId) -> Option<Response<Body>> {
         let response = match timeout(SILENCE_MAX, self.step()).await {
             Ok(Step::End(response)) => response?.respond(),
-            Ok(Step::Notification(first)) => sse::respond(Self { first: Some(first), ..self }),
-            Err(_) => sse::respond(self),
+            Ok(Step::Notification(first)) => {
+                sse::respond(Self { first: Some(first), ..self.in_task() })
+            }
+            Err(_) => sse::respond(self.in_task()),
         };
         Some(with_call_id(response, call))
+    }
+
+    /// Gives the call a task of its own: a stream is not polled while its client does not read, but
+    /// the call's deadline must hold. The task ends with the stream.
+    fn in_task(mut self) -> Self {
+        if let Some(running) = self.running.take() {
+            let task = AbortOnDropHandle::new(tokio::spawn(running));
+            self.running = Some(Box::pin(async { task.await.ok().flatten() }));
+        }
+        self
     }
 
     /// Returns the next notification, or the response once all notifications before it are out.
@@ -196,6 +209,7 @@ mod tests {
                 method: method::TOOLS_CALL,
                 uri: None,
                 state: None,
+                changed: None,
                 offload: Offload::new(),
             };
             let answered = RpcResponse::new(Arc::new(translation), Ok(reply)).await;

@@ -15,7 +15,7 @@ use crate::http::headers::{CALL_ID, add_rate_status, text_value};
 use crate::http::problem::explain_link;
 use crate::http::unsent::hold;
 use crate::protocol::jsonrpc::{
-    Frame, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Malformed, PARSE_ERROR,
+    Frame, INVALID_PARAMS, INVALID_REQUEST, JsonText, METHOD_NOT_FOUND, Malformed, PARSE_ERROR,
 };
 use crate::protocol::mcp::headers::HeaderMismatch;
 use crate::protocol::mcp::params::ParamsError;
@@ -23,12 +23,13 @@ use crate::protocol::mcp::{
     Era, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION,
 };
 use crate::tenants::limits::{Admission, RateStatus};
+use crate::toolsets::error::ToolsetError;
 
 /// A JSON-RPC error for a client of either era.
 #[derive(Debug, Default)]
 pub(crate) struct RpcError {
     pub(super) code: i64,
-    message: String,
+    message: JsonText,
     data: Option<Box<RawValue>>,
     /// Set when the HTTP request itself is at fault: applies in both eras.
     status: Option<StatusCode>,
@@ -46,8 +47,12 @@ pub(crate) struct RpcError {
     held: Option<Held>,
 }
 
+/// Marks a response that is a JSON-RPC error.
+#[derive(Clone, Copy)]
+pub(super) struct RpcFailure(pub(super) i64);
+
 impl RpcError {
-    pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
+    pub(super) fn new(code: i64, message: impl Into<JsonText>) -> Self {
         Self { code, message: message.into(), ..Self::default() }
     }
 
@@ -55,7 +60,7 @@ impl RpcError {
         Self { status: Some(status), ..Self::new(INVALID_REQUEST, message) }
     }
 
-    pub(super) fn invalid_params(message: impl Into<String>) -> Self {
+    pub(super) fn invalid_params(message: impl Into<JsonText>) -> Self {
         Self::new(INVALID_PARAMS, message)
     }
 
@@ -127,6 +132,7 @@ impl RpcError {
     fn respond_with(&self, status: StatusCode, id: Option<&RawValue>) -> Response<Body> {
         let mut response = respond(status, self.body(id));
         hold(&mut response, self.held.clone());
+        response.extensions_mut().insert(RpcFailure(self.code));
         let headers = response.headers_mut();
         add_rate_status(headers, &self.rate_status);
         headers.extend(self.call.map(|call| (CALL_ID.clone(), text_value(call.to_string()))));
@@ -172,6 +178,23 @@ impl From<CallError> for RpcError {
     }
 }
 
+/// Describes an error of a call by the names that an MCP client uses, without advice about REST.
+fn in_words(error: &CallError) -> String {
+    match error {
+        CallError::ToolNotFound { tool, .. }
+        | CallError::Toolset(ToolsetError::NoTool { tool, .. }) => {
+            format!("there is no tool `{tool}` here; tools/list lists those that you may call")
+        }
+        CallError::ServerNotFound { server } => format!("there is no server `{server}` here"),
+        CallError::SecretMissing { server, names } => format!(
+            "server `{server}` needs secrets of yours that are not set: `{}`; ask the operator to \
+             set them (`trunkline secret set`)",
+            names.join("`, `")
+        ),
+        other => other.to_string(),
+    }
+}
+
 impl RpcError {
     /// Returns the error of a call, with a link to its explanation if there is one.
     pub(super) fn of_call(error: CallError, call: Option<CallId>) -> Self {
@@ -205,7 +228,8 @@ impl RpcError {
             CallError::InvalidArguments(_)
             | CallError::Misfit(_)
             | CallError::ServerNotFound { .. }
-            | CallError::ToolNotFound { .. } => INVALID_PARAMS,
+            | CallError::ToolNotFound { .. }
+            | CallError::Toolset(_) => INVALID_PARAMS,
             // The gateway's own codes are the statuses of the REST API: they lie outside the range
             // that JSON-RPC and MCP reserve.
             other => i64::from(status_of(other).as_u16()),
@@ -231,7 +255,7 @@ impl RpcError {
             data["limit"] = json!(limit);
         }
         let call_code = Some(error.code());
-        let error = Self::new(code, error.to_string()).with_data(&data);
+        let error = Self::new(code, in_words(&error)).with_data(&data);
         Self { is_of_limit, call, call_code, ..error.with_rate_status(rate_status) }
     }
 }

@@ -1,6 +1,7 @@
 //! Translates a server's messages to its client's id, progress token and era.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use crate::protocol::jsonrpc::members::{MemberChange, Members, with_first_member
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::ResultKind;
 use crate::protocol::mcp::{Era, RESOURCE_NOT_FOUND, meta, method};
+use crate::toolsets::ChangedTool;
 
 /// The members of a request that its answer depends on.
 pub(super) struct Translation {
@@ -32,6 +34,8 @@ pub(super) struct Translation {
     pub(super) uri: Option<String>,
     /// Seals the server's `requestState` for a modern client.
     pub(super) state: Option<RequestState>,
+    /// The tool, if the caller's toolset changes it.
+    pub(super) changed: Option<Arc<ChangedTool>>,
     /// Runs long computations.
     pub(super) offload: Offload,
 }
@@ -82,6 +86,9 @@ impl Translation {
 
     fn result(&self, reply: &Reply) -> Result<Bytes, RpcError> {
         let result = std::str::from_utf8(&reply.result).expect("checked by the gateway");
+        let changed = self.changed.as_ref().filter(|_| reply.kind != ResultKind::InputRequired);
+        let changed = changed.map(|changed| changed.result.apply(result, None));
+        let result = changed.as_deref().unwrap_or(result);
         let result = match (self.era, reply.era) {
             // From a server of either era: an unsealed state would be rejected when it comes back.
             (Era::Modern, _) if reply.kind == ResultKind::InputRequired => self.seal(result)?,

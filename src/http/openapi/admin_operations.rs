@@ -1,15 +1,18 @@
 //! Every operation of administrators.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::operation::{Describer, Operation, object, text};
+use super::operation::{Describer, Operation, object, tenant_name, text};
 use super::operations::{removed_secret, secret_value, usage_report};
 use crate::common::policy::PolicyText;
+use crate::http::admin::calls::RecentParams;
 use crate::http::admin::keys::NewKeyRequest;
+use crate::http::admin::live::{SecondView, ShareView};
 use crate::http::admin::pins::Approval;
 use crate::http::admin::reports::{AuditParams, EntryView, UsageParams};
 use crate::http::admin::running::{CallsParams, LiveCallView};
 use crate::http::rest::server_view::ServerView;
+use crate::http::rest::toolsets::ToolsetView;
 use crate::pins::PinView;
 use crate::tenants::{KeyView, SecretView, TenantView};
 
@@ -19,6 +22,8 @@ pub(super) fn all(describer: &mut Describer) -> Vec<Operation> {
     all.extend(secrets(describer));
     all.extend(pins(describer));
     all.extend(reports(describer));
+    all.extend(operate());
+    all.extend(live(describer));
     all
 }
 
@@ -31,7 +36,7 @@ fn tenants(describer: &mut Describer) -> Vec<Operation> {
         (describer.list_of::<TenantView<'_>>("tenants"), describer.sent::<TenantView<'_>>());
     let change = describer.read::<PolicyText>();
     let mut new = change.clone();
-    new["properties"]["id"] = text();
+    new["properties"]["id"] = tenant_name();
     new["required"] = json!(["id"]);
     let removed = object(&json!({"id": text(), "revoked_keys": {"type": "integer"}}));
     let one = "/admin/v1/tenants/{tenant}";
@@ -49,19 +54,12 @@ fn tenants(describer: &mut Describer) -> Vec<Operation> {
             "The tenant",
             tenant.clone(),
         ),
-        admin(("patch", one), "change_tenant", "Changes members of a tenant; null removes one")
-            .reads(true, with_nulls(change))
+        admin(("patch", one), "change_tenant", "Changes members of a tenant (RFC 7396)")
+            .reads(false, change)
             .answers(200, "The tenant", tenant),
         admin(("delete", one), "remove_tenant", "Removes a tenant and revokes its keys")
             .answers(200, "Removed", removed),
     ]
-}
-
-/// Lets the members of an answer be sent back, and null remove any.
-fn with_nulls(change: Value) -> Value {
-    let mut change = json!({"anyOf": [change, {"type": "object"}]});
-    change["description"] = json!("Members as of a new tenant (RFC 7396)");
-    change
 }
 
 fn keys(describer: &mut Describer) -> Vec<Operation> {
@@ -145,6 +143,7 @@ fn reports(describer: &mut Describer) -> Vec<Operation> {
     let (asked, params) = (describer.read::<UsageParams>(), describer.read::<AuditParams>());
     let entries = describer.list_of::<EntryView>("entries");
     let servers = describer.list_of::<ServerView>("servers");
+    let toolsets = describer.list_of::<ToolsetView>("toolsets");
     let tools = object(&json!({"tools": {"type": "array", "items": {"type": "object"}}}));
     let mut calls = describer.list_of::<LiveCallView>("calls");
     calls["properties"]["count"] = json!({"type": "integer"});
@@ -161,7 +160,18 @@ fn reports(describer: &mut Describer) -> Vec<Operation> {
             servers,
         ),
         admin(("get", "/admin/v1/servers/{server}/tools"), "tools", "Lists a server's tools")
-            .answers(200, "The tools, as the server defines them", tools),
+            .answers(200, "The tools, as the server defines them", tools.clone()),
+        admin(("get", "/admin/v1/toolsets"), "toolsets", "Shows all toolsets").answers(
+            200,
+            "The toolsets",
+            toolsets,
+        ),
+        admin(
+            ("get", "/admin/v1/toolsets/{toolset}/tools"),
+            "toolset_tools",
+            "Lists a toolset's tools",
+        )
+        .answers(200, "The tools, under their names there", tools),
         admin(("get", "/admin/v1/calls"), "calls", "Lists the calls that run, the oldest first")
             .query(&describer.read::<CallsParams>())
             .answers(200, "The calls", calls),
@@ -175,5 +185,75 @@ fn reports(describer: &mut Describer) -> Vec<Operation> {
             "The limits, the queue, the attempts",
             json!({"type": "object"}),
         ),
+    ]
+}
+
+/// Changes to what runs.
+fn operate() -> Vec<Operation> {
+    let done = || object(&json!({"id": text()}));
+    let server = "/admin/v1/servers/{server}";
+    let instance = format!("{server}/instances/{{instance}}/replace");
+    let (pause, resume) = (format!("{server}/pause"), format!("{server}/resume"));
+    vec![
+        admin(
+            ("delete", "/admin/v1/calls/{id}"),
+            "cancel_call",
+            "Cancels a call that waits or runs",
+        )
+        .answers(200, "Cancelled", done()),
+        admin(
+            ("post", &pause),
+            "pause_server",
+            "Has a server's callers wait until their deadlines",
+        )
+        .answers(200, "Paused", done()),
+        admin(("post", &resume), "resume_server", "Gives a server's callers slots again").answers(
+            200,
+            "Resumed",
+            done(),
+        ),
+        admin(("post", &instance), "replace_instance", "Drains and replaces one instance").answers(
+            200,
+            "The next run starts",
+            done(),
+        ),
+    ]
+}
+
+/// The trunk now and a while ago.
+fn live(describer: &mut Describer) -> Vec<Operation> {
+    let any = || json!({"type": "object"});
+    let calls = object(&json!({"calls": {"type": "array", "items": any()}}));
+    let limits = object(&json!({"limits": {"type": "array", "items": any()}}));
+    let (seconds, shares) =
+        (describer.list_of::<SecondView>("seconds"), describer.list_of::<ShareView>("shares"));
+    vec![
+        admin(("get", "/admin/v1/live"), "live", "Shows who holds which slot, as events").answers(
+            200,
+            "Events `whole` and `change`, each with a JSON object",
+            any(),
+        ),
+        admin(("get", "/admin/v1/history"), "history", "Lists the last 15 minutes by second")
+            .answers(200, "The seconds", seconds),
+        admin(("get", "/admin/v1/history/{second}"), "second", "Shows one second by tenants")
+            .answers(200, "The busiest pairs of server and tenant", any()),
+        admin(("get", "/admin/v1/shares"), "shares", "Lists the use of slots by tenants").answers(
+            200,
+            "The shares",
+            shares,
+        ),
+        admin(
+            ("get", "/admin/v1/calls/recent"),
+            "recent_calls",
+            "Lists failures of the last while",
+        )
+        .query(&describer.read::<RecentParams>())
+        .answers(200, "The calls, the latest first", calls),
+        admin(
+            ("get", "/admin/v1/tenants/{tenant}/limits"),
+            "tenant_limits",
+            "Shows a tenant's use",
+        )
+        .answers(200, "The limits", limits),
     ]
 }

@@ -1,11 +1,13 @@
 //! Describes the HTTP API in OpenAPI 3.1: `GET /openapi.json`, and a page that shows it: `GET
 //! /docs`.
 //!
-//! - `operations`: every operation of callers; `admin_operations`: of administrators
+//! - `operations`, `mcp_operations`: every operation of callers
+//! - `admin_operations`: those of administrators
 //! - `operation`: how one is described; schemas are made from the types that are sent
 //! - `tools`: an operation for each tool that the caller may use
 
 mod admin_operations;
+mod mcp_operations;
 mod operation;
 mod operations;
 mod tools;
@@ -13,15 +15,16 @@ mod tools;
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, Response, header};
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use self::operation::Describer;
 use super::auth::origin::CallersPage;
-use super::auth::{Authenticated, credential};
+use super::auth::{Administrator, Authenticated, credential};
 use super::error::{HttpError, HttpResult};
 use super::headers::add_rate_status;
 use super::rest::servers::admit;
@@ -38,19 +41,19 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 static COMMON: LazyLock<Value> = LazyLock::new(common);
 static COMMON_TEXT: LazyLock<Bytes> = LazyLock::new(|| render(&COMMON));
 
-/// Describes the API; for a caller also the tools that it may use. Whoever has no tenant gets the
-/// part that is the same for all.
-pub(super) async fn document(
-    State(app): State<Arc<AppState>>,
-    headers: HeaderMap,
-    caller: Result<Authenticated, HttpError>,
-) -> HttpResult {
-    let caller = match caller {
+/// Describes the API; for a caller also the tools that it may use. Without a tenant, as an
+/// administrator or without a key, only the part that is the same for all.
+pub(super) async fn document(State(app): State<Arc<AppState>>, mut head: Parts) -> HttpResult {
+    let caller = match Authenticated::from_request_parts(&mut head, &app).await {
         Ok(Authenticated(caller)) => caller,
         Err(HttpError::Unauthenticated { .. })
-            if credential(&headers).is_ok_and(|key| key.is_none()) =>
+            if credential(&head.headers).is_ok_and(|key| key.is_none()) =>
         {
             return Ok(respond(COMMON_TEXT.clone()));
+        }
+        Err(error @ HttpError::Forbidden(_)) => {
+            let administrator = Administrator::from_request_parts(&mut head, &app).await;
+            return administrator.map(|_| respond(COMMON_TEXT.clone())).map_err(|_| error);
         }
         Err(error) => return Err(error),
     };
@@ -58,10 +61,12 @@ pub(super) async fn document(
     check_room(tenant)?;
     let rate_status = admit(&caller).await?;
     let tools = tools::known(&app, &caller);
-    let len = tools.iter().map(|(_, tools)| tools.bytes()).sum();
+    let toolsets = tools::of_toolsets(&app, &caller);
+    let all = tools.iter().chain(toolsets.iter().flat_map(|(_, tools)| tools));
+    let len = all.map(|(_, tools)| tools.bytes()).sum();
     let make = || {
         let mut document = COMMON.clone();
-        tools::add(&mut document, &caller, &tools);
+        tools::add(&mut document, &caller, &tools, &toolsets);
         render(&document)
     };
     let body = app.gateway.offload().in_place(&tenant.long_work, len, make).await;
@@ -104,7 +109,7 @@ fn common() -> Value {
         "security": [{"bearer": []}, {"key": []}, {}],
         "tags": [
             {"name": "tools", "description": "The tools that you may use"},
-            {"name": "calls"}, {"name": "servers"}, {"name": "tenant"}, {"name": "mcp"},
+            {"name": "calls"}, {"name": "servers"}, {"name": "tenant"}, {"name": "MCP"},
             {"name": "operations"}, {"name": "admin"},
         ],
         "paths": paths,

@@ -73,6 +73,26 @@ pub(super) fn text() -> Value {
     json!({"type": "string"})
 }
 
+pub(super) fn tenant_name() -> Value {
+    json!({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"})
+}
+
+/// Returns the schema of a parameter of the path. Whatever names nothing is answered with 404.
+fn name_in_path(name: &str) -> Value {
+    match name {
+        "tenant" => tenant_name(),
+        "server" => {
+            json!({"type": "string", "maxLength": 32, "pattern": "^[A-Za-z0-9](_?[A-Za-z0-9-])*$"})
+        }
+        "toolset" => {
+            json!({"type": "string", "maxLength": 32, "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"})
+        }
+        "second" => json!({"type": "integer", "format": "int64"}),
+        "instance" => json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
+        _ => json!({"type": "string", "minLength": 1}),
+    }
+}
+
 impl Operation {
     /// Begins the description: the parameters of the path are read from it.
     pub(super) fn new(
@@ -85,7 +105,9 @@ impl Operation {
             .split('{')
             .skip(1)
             .filter_map(|part| part.split('}').next())
-            .map(|name| json!({"name": name, "in": "path", "required": true, "schema": text()}))
+            .map(|name| {
+                json!({"name": name, "in": "path", "required": true, "schema": name_in_path(name)})
+            })
             .collect();
         let problem = json!({"$ref": "#/components/schemas/Problem"});
         let problem = json!({"description": "An error",
@@ -99,6 +121,12 @@ impl Operation {
         });
         let Value::Object(described) = described else { unreachable!("it is an object") };
         Self { method, path: path.to_owned(), described }
+    }
+
+    /// Adds another form of errors.
+    pub(super) fn fails_with(mut self, content_type: &str, schema: Value) -> Self {
+        self.described["responses"]["default"]["content"][content_type] = json!({"schema": schema});
+        self
     }
 
     /// Adds an answer with JSON.
@@ -134,8 +162,12 @@ impl Operation {
 
     /// Adds parameters of the query: the members of a schema.
     pub(super) fn query(mut self, schema: &Value) -> Self {
+        let required = schema["required"].as_array();
         for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-            self.add_parameter(json!({"name": name, "in": "query", "schema": schema}));
+            let is_required = required.is_some_and(|names| names.iter().any(|it| it == name));
+            self.add_parameter(
+                json!({"name": name, "in": "query", "required": is_required, "schema": schema}),
+            );
         }
         self
     }
@@ -144,6 +176,23 @@ impl Operation {
         self.add_parameter(
             json!({"name": name, "in": "header", "description": description, "schema": schema}),
         );
+        self
+    }
+
+    pub(super) fn required_header(self, name: &str, description: &str, schema: Value) -> Self {
+        let mut operation = self.header(name, description, schema);
+        if let Some(Value::Array(parameters)) = operation.described.get_mut("parameters")
+            && let Some(last) = parameters.last_mut()
+        {
+            last["required"] = json!(true);
+        }
+        operation
+    }
+
+    /// Adds a header to an answer that was added before.
+    pub(super) fn sends(mut self, status: u16, name: &str, text: &str, schema: Value) -> Self {
+        self.described["responses"][status.to_string()]["headers"][name] =
+            json!({"description": text, "schema": schema});
         self
     }
 

@@ -2,13 +2,16 @@
 
 use serde_json::{Value, json};
 
+use super::mcp_operations;
 use super::operation::{Describer, Operation, object, text};
 use crate::calls::CallView;
 use crate::calls::batch::request::BatchText;
 use crate::http::admin::reports::{UsageParams, UsageView};
+use crate::http::headers::TIMEOUT_MS_MAX;
 use crate::http::rest::calls::{ListParams, ResultParams};
 use crate::http::rest::limits::LimitsView;
 use crate::http::rest::server_view::ServerView;
+use crate::http::rest::toolsets::ToolsetView;
 use crate::tenants::SecretView;
 
 pub(super) fn all(describer: &mut Describer) -> Vec<Operation> {
@@ -16,53 +19,88 @@ pub(super) fn all(describer: &mut Describer) -> Vec<Operation> {
     all.extend(calls(describer));
     all.extend(batches(describer));
     all.extend(tenant(describer));
-    all.extend(mcp());
+    all.extend(mcp_operations::all());
     all.extend(operations());
     all
 }
 
-pub(super) const PROBLEM: &str = "application/problem+json";
-pub(super) const FAILED: &str = "A tool's own failure, with `Trunkline-Tool-Errors: fail`";
+const PROBLEM: &str = "application/problem+json";
+pub(super) const EVENTS: &str = "text/event-stream";
+const FAILED: &str = "A tool's own failure, with `Trunkline-Tool-Errors: fail`; or a problem";
+const FAIL_ASKED: &str = "Answer a tool's own failure with 422";
 
-pub(super) fn problem() -> Value {
+fn problem() -> Value {
     json!({"$ref": "#/components/schemas/Problem"})
 }
 
-/// Adds to an operation that calls a tool the headers that say how the call is made.
-pub(super) fn with_call_headers(operation: Operation) -> Operation {
-    let text = |max: u32| json!({"type": "string", "minLength": 1, "maxLength": max});
-    operation
+/// Adds to an operation that calls a tool the headers that say how, and the answers.
+pub(super) fn calls_tool(
+    operation: Operation,
+    (needs_arguments, input): (bool, Value),
+    output: Option<Value>,
+) -> Operation {
+    let operation = operation
         .header(
             "Trunkline-Timeout-Ms",
             "The deadline of the call; without it the server's `timeout`",
-            json!({"type": "integer", "minimum": 1}),
-        )
-        .header("Idempotency-Key", "Calls with the same key run once", idempotency_key())
-        .header(
-            "Prefer",
-            "`respond-async`: answer with 202 at once; `wait=N`: after N seconds",
-            json!({"type": "string", "examples": ["respond-async", "respond-async, wait=5"]}),
+            json!({"type": "integer", "minimum": 1, "maximum": TIMEOUT_MS_MAX}),
         )
         .header(
             "Trunkline-Callback",
             "With `respond-async`: the URL that is told of the end",
             json!({"type": "string", "format": "uri", "maxLength": 2048}),
-        )
-        .header(
-            "Trunkline-Tool-Errors",
-            "Answer a tool's own failure with 422",
-            json!({"type": "string", "enum": ["fail"]}),
-        )
-        .header("Trunkline-Labels", "Kept with the call: `run=7,task=a`", text(519))
-        .header("Trunkline-Fairness-Key", "Calls of a tenant take turns by it", text(64))
+        );
+    let result_text = "The tool's result, also its own failure; or events";
+    let operation = with_common_headers(operation, "The call with this key runs once")
+        .reads(needs_arguments, input)
+        .answers(200, result_text, result(output))
+        .answers_with(200, result_text, EVENTS, text())
+        .answers(202, "Accepted: ask `/v1/calls/{id}/result`", accepted())
+        .answers(422, FAILED, result(None))
+        .answers_with(422, FAILED, PROBLEM, problem());
+    [200, 202, 422].into_iter().fold(with_async_headers(operation), |operation, status| {
+        operation.sends(status, "Trunkline-Call-Id", "The id of the call", text())
+    })
 }
 
+/// Adds the headers that calls and batches have in common.
+fn with_common_headers(operation: Operation, key: &str) -> Operation {
+    let text = |max: u32| json!({"type": "string", "minLength": 1, "maxLength": max});
+    let label = "[!-+.-~-]{1,64}";
+    operation
+        .header("Idempotency-Key", key, idempotency_key())
+        .header(
+            "Prefer",
+            "`respond-async`: answer with 202 at once; `wait=N`: after N seconds",
+            json!({"type": "string", "examples": ["respond-async", "respond-async, wait=5"]}),
+        )
+        .header("Trunkline-Tool-Errors", FAIL_ASKED, json!({"type": "string", "enum": ["fail"]}))
+        .header(
+            "Trunkline-Labels",
+            "Kept with the call: `run=7,task=a`",
+            json!({"type": "string", "pattern": format!("^{label}( *, *{label}){{0,7}}$")}),
+        )
+        .header("Trunkline-Fairness-Key", "Calls of a tenant take turns by it", text(64))
+        .header("X-Request-Id", "Kept with the call, and given back", json!({"type": "string"}))
+}
+
+/// Adds the headers of an answer that says that the rest comes later.
+fn with_async_headers(operation: Operation) -> Operation {
+    operation.sends(202, "Location", "The path of the record", text()).sends(
+        202,
+        "Retry-After",
+        "Seconds until it is worth asking",
+        json!({"type": "integer"}),
+    )
+}
+
+/// Visible characters.
 fn idempotency_key() -> Value {
-    json!({"type": "string", "minLength": 1, "maxLength": 255})
+    json!({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!#-~][!-~]*$"})
 }
 
 /// Returns the schema of a tool's result, with `structuredContent` as its server defines it.
-pub(super) fn result(structured: Option<Value>) -> Value {
+fn result(structured: Option<Value>) -> Value {
     let structured = structured.unwrap_or_else(|| json!({}));
     json!({
         "type": "object",
@@ -93,7 +131,7 @@ fn outcome() -> Value {
 }
 
 /// Returns the answer of a call that is not over.
-pub(super) fn accepted() -> Value {
+fn accepted() -> Value {
     let times = json!({"type": ["string", "null"], "format": "date-time"});
     object(&json!({"id": text(), "state": text(), "expires": times}))
 }
@@ -109,7 +147,24 @@ fn tools(describer: &mut Describer) -> Vec<Operation> {
         "Calls a tool: the body is its arguments, the answer its result",
     );
     let batch = describer.read::<BatchText<'_>>();
+    let toolsets = describer.list_of::<ToolsetView>("toolsets");
+    let call_of_toolset = Operation::new(
+        ("post", "/v1/toolsets/{toolset}/tools/{tool}"),
+        "tools",
+        "call_toolset_tool",
+        "Calls a tool of a toolset: the body is its arguments, the answer its result",
+    );
     vec![
+        Operation::new(("get", "/v1/toolsets"), "tools", "list_toolsets", "Lists your toolsets")
+            .answers(200, "The toolsets", toolsets),
+        Operation::new(
+            ("get", "/v1/toolsets/{toolset}/tools"),
+            "tools",
+            "list_toolset_tools",
+            "Lists a toolset's tools, under their names there",
+        )
+        .answers(200, "The tools", definitions.clone()),
+        calls_tool(call_of_toolset, (false, json!({"type": "object"})), None),
         Operation::new(("get", "/v1/servers"), "servers", "list_servers", "Lists your servers")
             .answers(200, "The servers, also those that are down", servers),
         Operation::new(("get", "/v1/servers/{server}"), "servers", "show_server", "Shows a server")
@@ -121,20 +176,19 @@ fn tools(describer: &mut Describer) -> Vec<Operation> {
             "Lists a server's tools, as the server defines them",
         )
         .answers(200, "The tools", definitions),
-        with_call_headers(call)
-            .reads(false, json!({"type": "object"}))
-            .answers(200, "The tool's result, also its own failure", result(None))
-            .answers(202, "Accepted: ask `/v1/calls/{id}/result`", accepted())
-            .answers(422, FAILED, result(None))
-            .answers_with(422, FAILED, PROBLEM, problem()),
-        Operation::new(("post", "/v1/batch"), "tools", "run_batch", "Makes many calls")
-            .header("Idempotency-Key", "Each of the calls runs once", idempotency_key())
+        calls_tool(call, (false, json!({"type": "object"})), None),
+        with_async_headers(
+            with_common_headers(
+                Operation::new(("post", "/v1/batch"), "tools", "run_batch", "Makes many calls"),
+                "Each of the calls runs once",
+            )
             .reads(true, batch)
             .answers(200, "All outcomes", outcomes())
             .answers(202, "Accepted: ask `/v1/batches/{id}/result`", accepted())
             .answers(422, FAILED, outcomes())
             .answers_with(422, FAILED, PROBLEM, problem())
             .answers_with(200, "All outcomes", "application/x-ndjson", text()),
+        ),
     ]
 }
 
@@ -165,7 +219,7 @@ fn calls(describer: &mut Describer) -> Vec<Operation> {
             "Answers as a kept call was or will be answered",
         )
         .query(&waits)
-        .header("Trunkline-Tool-Errors", FAILED, json!({"type": "string", "enum": ["fail"]}))
+        .header("Trunkline-Tool-Errors", FAIL_ASKED, json!({"type": "string", "enum": ["fail"]}))
         .answers(200, "The tool's result", result(None))
         .answers(422, FAILED, result(None))
         .answers_with(422, FAILED, PROBLEM, problem())
@@ -190,6 +244,8 @@ fn batches(describer: &mut Describer) -> Vec<Operation> {
         )
         .query(&waits)
         .answers(200, "All outcomes", outcomes())
+        .answers(422, FAILED, outcomes())
+        .answers_with(422, FAILED, PROBLEM, problem())
         .answers(202, "The batch is not over", batch),
     ]
 }
@@ -197,7 +253,11 @@ fn batches(describer: &mut Describer) -> Vec<Operation> {
 fn tenant(describer: &mut Describer) -> Vec<Operation> {
     let limits = describer.sent::<LimitsView<'_>>();
     let usage = usage_report(describer);
-    let params = describer.read::<UsageParams>();
+    let mut params = describer.read::<UsageParams>();
+    if let Some(Value::Object(params)) = params.get_mut("properties") {
+        // For administrators.
+        params.remove("tenant");
+    }
     let secrets = describer.list_of::<SecretView>("secrets");
     let secret = describer.sent::<SecretView>();
     vec![
@@ -250,41 +310,6 @@ pub(super) fn secret_value() -> Value {
 
 pub(super) fn removed_secret() -> Value {
     object(&json!({"server": text(), "name": text(), "set": {"type": "boolean"}}))
-}
-
-fn mcp() -> Vec<Operation> {
-    let message = || json!({"type": "object", "required": ["jsonrpc", "method"]});
-    let mut all = vec![];
-    for (path, one) in [("/mcp", ""), ("/mcp/{server}", "_of_server")] {
-        let name = |verb: &str| format!("mcp_{verb}{one}");
-        all.push(
-            Operation::new(("post", path), "mcp", &name("post"), "Speaks MCP (Streamable HTTP)")
-                .reads(true, message())
-                .answers(200, "The response, or a stream of events", json!({"type": "object"}))
-                .answers_with(200, "The response", "text/event-stream", text())
-                .answers_empty(202, "The notification was taken"),
-        );
-        all.push(
-            Operation::new(("get", path), "mcp", &name("listen"), "Listens in a legacy session")
-                .answers_with(200, "The events", "text/event-stream", text()),
-        );
-        all.push(
-            Operation::new(("delete", path), "mcp", &name("end"), "Ends a legacy session")
-                .answers_empty(204, "The session has ended"),
-        );
-    }
-    for (path, one) in [("", ""), ("/mcp", "_of_mcp"), ("/mcp/{server}", "_of_server")] {
-        let path = format!("/.well-known/oauth-protected-resource{path}");
-        let name = format!("resource_metadata{one}");
-        all.push(
-            Operation::new(("get", &path), "mcp", &name, "OAuth metadata (RFC 9728)").answers(
-                200,
-                "The metadata",
-                json!({"type": "object"}),
-            ),
-        );
-    }
-    all
 }
 
 fn operations() -> Vec<Operation> {

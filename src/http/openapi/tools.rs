@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::operation::Operation;
-use super::operations::{FAILED, PROBLEM, accepted, problem, result, with_call_headers};
-use crate::backend::instance::tools::{Tool, ToolSet};
+use super::operations::calls_tool;
 use crate::gateway::Caller;
+use crate::http::available::ServersWithTools;
 use crate::http::rest::servers::granted;
 use crate::http::state::AppState;
-use crate::registry::Server;
+use crate::http::toolset_list;
+use crate::toolsets::Toolset;
 
 /// Definitions of all tools together; the document tells of tools that are left out.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -19,24 +19,51 @@ const BYTES_MAX: usize = 8 * 1024 * 1024;
 const DEFINITION_LEN_MAX: usize = 256 * 1024;
 
 /// Returns the tools that are known now, of the caller's servers. Starts no server.
-pub(super) fn known(app: &AppState, caller: &Caller) -> Vec<(Arc<Server>, Arc<ToolSet>)> {
+pub(super) fn known(app: &AppState, caller: &Caller) -> ServersWithTools {
     let servers = app.gateway.servers(caller);
     servers.filter_map(|it| it.tools_now(&caller.tenant.id).map(|tools| (it, tools))).collect()
 }
 
+/// Returns the tools that are known now of each of the caller's toolsets.
+pub(super) fn of_toolsets(
+    app: &AppState,
+    caller: &Caller,
+) -> Vec<(Arc<Toolset>, ServersWithTools)> {
+    let gateway = &app.gateway;
+    let within = |toolset: Arc<Toolset>| {
+        let caller = gateway.within(caller.clone(), toolset.id().as_str()).ok()?;
+        Some((toolset, known(app, &caller)))
+    };
+    gateway.toolsets(caller).filter_map(within).collect()
+}
+
 /// Adds an operation for each tool.
-pub(super) fn add(document: &mut Value, caller: &Caller, servers: &[(Arc<Server>, Arc<ToolSet>)]) {
+pub(super) fn add(
+    document: &mut Value,
+    caller: &Caller,
+    servers: &ServersWithTools,
+    toolsets: &[(Arc<Toolset>, ServersWithTools)],
+) {
     let (mut left, mut left_out, mut number) = (BYTES_MAX, 0, 0);
+    let mut add = |path: &str, name: &str, definition: &str| {
+        if definition.len() > left.min(DEFINITION_LEN_MAX) {
+            left_out += 1;
+            return;
+        }
+        left -= definition.len();
+        number += 1;
+        add_tool(document, path, name, definition, number);
+    };
     for (server, tools) in servers {
+        let path = format!("/v1/servers/{}", server.id());
         for tool in granted(caller, server.id().as_str(), tools) {
-            let len = tool.definition().get().len();
-            if len > left.min(DEFINITION_LEN_MAX) {
-                left_out += 1;
-                continue;
-            }
-            left -= len;
-            number += 1;
-            add_tool(document, server.id().as_str(), tool, number);
+            add(&path, tool.name(), tool.definition().get());
+        }
+    }
+    for (toolset, servers) in toolsets {
+        let path = format!("/v1/toolsets/{}", toolset.id());
+        for (name, definition) in toolset_list::tools(toolset, servers) {
+            add(&path, &name, &definition);
         }
     }
     if left_out > 0 {
@@ -45,8 +72,9 @@ pub(super) fn add(document: &mut Value, caller: &Caller, servers: &[(Arc<Server>
     }
 }
 
-fn add_tool(document: &mut Value, server: &str, tool: &Tool, number: usize) {
-    let Ok(definition) = parse(tool.definition()) else { return };
+/// Adds an operation; `path` is that of the server or toolset.
+fn add_tool(document: &mut Value, path: &str, tool: &str, definition: &str, number: usize) {
+    let Ok(definition) = serde_json::from_str::<Value>(definition) else { return };
     let mut schema = |member: &str| {
         let schema = definition.get(member).filter(|schema| schema.is_object())?;
         let name = format!("tool{number}_{member}");
@@ -60,26 +88,21 @@ fn add_tool(document: &mut Value, server: &str, tool: &Tool, number: usize) {
         Some(json!({"$ref": place}))
     };
     let (input, output) = (schema("inputSchema"), schema("outputSchema"));
-    let path = format!("/v1/servers/{server}/tools/{}", in_path(tool.name()));
-    let title = definition.get("title").and_then(Value::as_str).unwrap_or(tool.name());
-    let name = format!("{server}__{}_{number}", in_name(tool.name()));
+    let owner = path.rsplit('/').next().unwrap_or_default();
+    let path = format!("{path}/tools/{}", in_path(tool));
+    let title = definition.get("title").and_then(Value::as_str).unwrap_or(tool);
+    let name = format!("{owner}__{}_{number}", in_name(tool));
     let operation = Operation::new(("post", &path), "tools", &name, title);
-    let operation = with_call_headers(operation)
-        .reads(false, input.unwrap_or_else(|| json!({"type": "object"})))
-        .answers(200, "The tool's result, also its own failure", result(output))
-        .answers(202, "Accepted: ask `/v1/calls/{id}/result`", accepted())
-        .answers(422, FAILED, result(None))
-        .answers_with(422, FAILED, PROBLEM, problem());
+    let required = definition.pointer("/inputSchema/required").and_then(Value::as_array);
+    let needs_arguments = required.is_some_and(|required| !required.is_empty());
+    let input = input.unwrap_or_else(|| json!({"type": "object"}));
+    let operation = calls_tool(operation, (needs_arguments, input), output);
     let (_, method, mut described) = operation.into_parts();
     described["description"] = definition.get("description").cloned().unwrap_or_default();
     if !described["description"].is_string() {
         described["description"] = json!("");
     }
     document["paths"][path][method] = described;
-}
-
-fn parse(definition: &RawValue) -> serde_json::Result<Value> {
-    serde_json::from_str(definition.get())
 }
 
 /// Points references within a schema to the place in the document where the schema is now. Others

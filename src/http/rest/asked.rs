@@ -44,7 +44,7 @@ impl Asked {
         Ok(Self {
             key: key(headers)?,
             callback: callback(headers, &prefer)?,
-            events: accepts(headers, EVENT_STREAM) && !prefer.respond_async,
+            events: !prefer.respond_async && asks_for_events(headers),
             prefer,
             tool_errors_fail: tool_errors_fail(headers)?,
         })
@@ -54,6 +54,12 @@ impl Asked {
     pub(super) fn is_kept(&self) -> bool {
         self.key.is_some() || self.prefer.respond_async
     }
+}
+
+/// Returns whether the caller wants events. MCP clients accept both kinds: the plain answer is
+/// enough for them, and cheaper.
+fn asks_for_events(headers: &HeaderMap) -> bool {
+    accepts(headers, EVENT_STREAM) && !accepts(headers, "application/json")
 }
 
 /// Reads the caller's own names for a call.

@@ -43,13 +43,14 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResultParams {
-    /// In seconds.
-    wait: Option<u64>,
+    /// In seconds; 60 at most.
+    #[schemars(range(max = 4_294_967_295_u32))]
+    wait: Option<u32>,
 }
 
 impl ResultParams {
     pub(super) fn wait(&self) -> Duration {
-        Duration::from_secs(self.wait.unwrap_or_default().min(WAIT_MAX))
+        Duration::from_secs(u64::from(self.wait.unwrap_or_default()).min(WAIT_MAX))
     }
 }
 
@@ -59,6 +60,7 @@ pub(crate) struct ListParams {
     label: Option<String>,
     #[schemars(extend("enum" = ["accepted", "running", "ended"]))]
     state: Option<String>,
+    #[schemars(regex(pattern = "^[0-9a-f]{32}$"))]
     before: Option<String>,
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<u32>,
@@ -87,7 +89,7 @@ pub(crate) async fn show(
         return Ok(respond(&call));
     }
     let _turn = wait(&caller.tenant.store_permits).await?;
-    let asked = ask_others(&app, format!("/v1/calls/{id}"), &headers).await;
+    let asked = ask_others(&app, Method::GET, format!("/v1/calls/{id}"), &headers).await;
     asked.ok_or_else(|| refusal.into())
 }
 
@@ -110,7 +112,7 @@ pub(crate) async fn explain(
         return found(known);
     }
     let _turn = wait(&caller.tenant.store_permits).await?;
-    let asked = ask_others(&app, format!("/v1/calls/{id}/explain"), &headers).await;
+    let asked = ask_others(&app, Method::GET, format!("/v1/calls/{id}/explain"), &headers).await;
     asked.ok_or_else(|| Refusal::NoSuchCall.into())
 }
 
@@ -133,7 +135,10 @@ pub(crate) async fn result(
     let deadline = Instant::now() + wait;
     let polled = app.calls.result(&caller.tenant, RecordKind::Call, id, deadline);
     let mut response = match polled.await {
-        Ok(Polled::Ended(outcome)) => kept::outcome(&outcome, tool_errors_fail),
+        Ok(Polled::Ended(outcome)) => {
+            let outcome = kept::outcome(&outcome, &caller.tenant, tool_errors_fail);
+            outcome.unwrap_or_else(|refusal| call_failed(refusal.into(), id))
+        }
         Ok(Polled::Open(view)) => kept::not_over(view_json(*view).to_string()),
         Err(refusal @ Refusal::NoSuchCall) => return Err(refusal.into()),
         Err(refusal) => call_failed(refusal.into(), id),
@@ -203,7 +208,7 @@ async fn cancel_at(
 
 fn unreachable_replica() -> CallError {
     let reason = "the replica that runs the call cannot be reached".to_owned();
-    CallError::ServerUnavailable { reason, retry_after: PEER_TIMEOUT }
+    CallError::unavailable(reason, PEER_TIMEOUT)
 }
 
 /// Lists calls, the latest first; `next` is the `before` of the next page.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::recent::record_json;
+use crate::common::limit_use::millis_up;
 use crate::events::EndedCall;
 use crate::events::call_log::in_ms;
 use crate::events::explanation::{AttemptRecord, LimitState, QueueWait, Remedy};
@@ -38,7 +39,7 @@ fn limit_json(limit: &LimitState) -> Value {
 /// Writes a remedy: in words, and for a program.
 fn remedy_json(remedy: &Remedy) -> Value {
     let mut json = match remedy {
-        Remedy::Retry { after } => json!({"retry_after_ms": after.as_millis() as u64 + 1}),
+        Remedy::Retry { after } => json!({"retry_after_ms": millis_up(*after)}),
         Remedy::Raise(raises) => {
             let raises = raises.iter().map(|raise| {
                 json!({
@@ -68,7 +69,7 @@ fn wait_json(wait: QueueWait) -> Value {
 }
 
 fn attempt_json(attempt: &AttemptRecord) -> Value {
-    let AttemptRecord { instance, choice, after } = attempt;
+    let AttemptRecord { instance, choice, after, .. } = attempt;
     let why = match (choice.ready, choice.in_flight) {
         (0 | 1, calls) => format!("the only ready instance; {calls} other calls in flight there"),
         (ready, calls) => format!("the least busy of {ready}: {calls} other calls in flight there"),

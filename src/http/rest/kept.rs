@@ -11,9 +11,9 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::asked::Asked;
-use super::call::server_timing;
+use super::call::{ReadCall, change_result, server_timing};
 use crate::calls::{
-    Answer, CallRequest, Details, Fingerprint, Identity, Mode, Outcome, OutcomeKind, Ran, Refusal,
+    Answer, CallRequest, Details, Fingerprint, Identity, Mode, Outcome, OutcomeKind, Refusal,
     Ticket, Waited,
 };
 use crate::gateway::{Call, Caller, Operation, ToolName};
@@ -24,8 +24,12 @@ use crate::http::headers::{
 };
 use crate::http::problem::whole_seconds;
 use crate::http::state::AppState;
+use crate::http::unsent::hold;
+use crate::protocol::jsonrpc::RawObject;
 use crate::store::CallState;
+use crate::tenants::Tenant;
 use crate::tenants::limits::Admission;
+use crate::toolsets::ChangedTool;
 
 /// When to look again for a call that is not over, in seconds.
 const LOOK_AGAIN: u64 = 1;
@@ -35,10 +39,10 @@ pub(super) async fn call(
     app: &AppState,
     caller: &Caller,
     mut admission: Admission,
-    call: Call,
-    asked: Asked,
+    read: ReadCall,
 ) -> HttpResult {
     let rate_status = admission.take_rate_status();
+    let ReadCall { call, asked, given, changed } = read;
     let deadline = call.deadline;
     let is_async = asked.prefer.respond_async;
     let wait = asked.prefer.wait.map(|wait| Instant::now() + wait);
@@ -46,10 +50,13 @@ pub(super) async fn call(
     if let Some(url) = &asked.callback {
         app.calls.check_callback(caller, url).await?;
     }
-    let request = request(call, asked)?;
+    let toolset = caller.toolset.as_ref().map(|toolset| toolset.id().to_string());
+    let request = request(call, asked, &given, toolset)?;
     let mode = if is_async { Mode::WhenPermitted } else { Mode::Now };
     let mut ticket = app.calls.submit(caller, request, mode)?;
-    if let Err(refusal) = ticket.decided(deadline).await {
+    if (is_async || wait.is_some())
+        && let Err(refusal) = ticket.decided(deadline).await
+    {
         return refused(refusal, &ticket);
     }
     // The caller of an asynchronous call does not wait for it unless it says so.
@@ -72,21 +79,43 @@ pub(super) async fn call(
         Err(refusal) => return refused(refusal, &ticket),
     };
     let mut response = match waited {
-        Waited::Answered(answer) => answered(answer, tool_errors_fail),
+        Waited::Answered(mut answer) => {
+            if let Some(changed) = changed {
+                answer.outcome = changed_outcome(app, changed, &answer).await;
+            }
+            answered(answer, caller, tool_errors_fail)
+        }
         Waited::Open(identity, state) if is_async => accepted_call(&identity, state),
         Waited::Open(identity, _) if Instant::now() < deadline => {
             return Err(Refusal::InProgress(identity.id).into());
         }
         Waited::Open(identity, _) => return Err(Refusal::StillRunning(identity.id).into()),
-        Waited::Undecided => {
-            return Err(Refusal::StoreUnavailable { executed: Ran::Unknown }.into());
-        }
+        Waited::Undecided => return Err(Refusal::Undecided.into()),
     };
     add_rate_status(response.headers_mut(), &rate_status);
     Ok(response)
 }
 
-fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
+/// Returns an outcome as the caller's toolset changes it. The call's record has all of it.
+async fn changed_outcome(
+    app: &AppState,
+    changed: Arc<ChangedTool>,
+    answer: &Answer,
+) -> Arc<Outcome> {
+    let outcome = &answer.outcome;
+    if outcome.head.outcome == OutcomeKind::Error {
+        return outcome.clone();
+    }
+    let body = change_result(app, changed, outcome.body.clone(), Some(answer.id)).await;
+    Arc::new(Outcome { body, ..Outcome::clone(outcome) })
+}
+
+fn request(
+    call: Call,
+    asked: Asked,
+    given: &RawObject,
+    toolset: Option<String>,
+) -> Result<CallRequest, HttpError> {
     let Operation::Tool { name: ToolName::Own(tool), arguments, .. } = call.operation else {
         return Err(HttpError::invalid("only tools can be called so"));
     };
@@ -99,8 +128,9 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
         id: call.id,
         server: call.server,
         tool,
-        fingerprint: Fingerprint::of(arguments.as_str()),
+        fingerprint: Fingerprint::of(given.as_str()),
         arguments,
+        held: call.held,
         key: asked.key,
         listener: call.listener,
         details: Details {
@@ -110,7 +140,8 @@ fn request(call: Call, asked: Asked) -> Result<CallRequest, HttpError> {
             is_async: asked.prefer.respond_async,
             fairness_key: call.fairness_key,
             callback: asked.callback,
-            trace: call.meta.others,
+            toolset,
+            trace: call.meta.trace,
             batch: None,
         },
     })
@@ -128,8 +159,11 @@ fn refused(refusal: Refusal, ticket: &Ticket) -> HttpResult {
     Ok(response)
 }
 
-fn answered(answer: Answer, tool_errors_fail: bool) -> Response<Body> {
-    let mut response = outcome(&answer.outcome, tool_errors_fail);
+fn answered(answer: Answer, caller: &Caller, tool_errors_fail: bool) -> Response<Body> {
+    let mut response = match outcome(&answer.outcome, &caller.tenant, tool_errors_fail) {
+        Ok(response) => response,
+        Err(refusal) => call_failed(refusal.into(), answer.id),
+    };
     let headers = response.headers_mut();
     headers.insert(CALL_ID.clone(), text_value(answer.id.to_string()));
     if answer.is_replay {
@@ -138,8 +172,13 @@ fn answered(answer: Answer, tool_errors_fail: bool) -> Response<Body> {
     response
 }
 
-/// Writes an outcome as its first caller gets it.
-pub(super) fn outcome(outcome: &Arc<Outcome>, tool_errors_fail: bool) -> Response<Body> {
+/// Writes an outcome as its first caller gets it, if there is room for it.
+pub(super) fn outcome(
+    outcome: &Outcome,
+    tenant: &Tenant,
+    tool_errors_fail: bool,
+) -> Result<Response<Body>, Refusal> {
+    let held = outcome.hold(tenant)?;
     let head = &outcome.head;
     let is_error = head.outcome == OutcomeKind::Error;
     let status = match head.outcome {
@@ -147,6 +186,7 @@ pub(super) fn outcome(outcome: &Arc<Outcome>, tool_errors_fail: bool) -> Respons
         _ => StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY),
     };
     let mut response = Response::new(Body::from(outcome.body.clone()));
+    hold(&mut response, held);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     let content_type = if is_error { "application/problem+json" } else { "application/json" };
@@ -160,7 +200,7 @@ pub(super) fn outcome(outcome: &Arc<Outcome>, tool_errors_fail: bool) -> Respons
     }
     let retry_after = outcome.retry_after.map(whole_seconds);
     headers.extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds.into())));
-    response
+    Ok(response)
 }
 
 fn accepted_call(identity: &Identity, state: CallState) -> Response<Body> {

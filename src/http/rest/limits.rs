@@ -12,7 +12,7 @@ use crate::gateway::Caller;
 use crate::http::auth::Authenticated;
 use crate::http::error::HttpResult;
 use crate::http::state::AppState;
-use crate::tenants::budgets::{ARRIVING_BYTES, UNSENT_BYTES};
+use crate::tenants::budgets::{REQUEST_BYTES, UNSENT_BYTES};
 
 /// All limits of a tenant. Those that replicas do not share are those of this replica.
 #[derive(Serialize, JsonSchema)]
@@ -35,7 +35,7 @@ fn limits_of(app: &AppState, caller: &Caller) -> Vec<LimitUse> {
     let mut limits = tenant.limits.all();
     limits.extend(app.calls.limits(&tenant.id));
     limits.push(tenant.held.unsent.limit_use(UNSENT_BYTES));
-    limits.push(tenant.held.arriving.limit_use(ARRIVING_BYTES));
+    limits.push(tenant.held.requests.limit_use(REQUEST_BYTES));
     limits.push(app.stream_quota.limit_use(&tenant.id));
     limits.extend(app.gateway.servers(caller).filter_map(|it| it.session_limit(&tenant.id)));
     limits

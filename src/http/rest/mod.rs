@@ -13,3 +13,4 @@ pub(crate) mod recent;
 pub(crate) mod secrets;
 pub(crate) mod server_view;
 pub(crate) mod servers;
+pub(crate) mod toolsets;

@@ -45,16 +45,17 @@ pub(crate) fn record_json(call: &EndedCall) -> Value {
     })
 }
 
-/// Asks the other replicas for the same, on behalf of the same caller; returns the answer of the
+/// Asks the other replicas to do the same, on behalf of the same caller; returns the answer of the
 /// first that knows the call.
 pub(crate) async fn ask_others(
     app: &AppState,
+    method: Method,
     path: String,
     headers: &HeaderMap,
 ) -> Option<Response<Body>> {
     let cluster = app.cluster.as_ref()?;
     let headers = end_to_end(headers);
-    let request = PeerRequest { method: Method::GET, path, headers, body: Bytes::new() };
+    let request = PeerRequest { method, path, headers, body: Bytes::new() };
     let others = cluster.others_and(None);
     let mut asked: FuturesUnordered<_> =
         others.iter().map(|peer| ask(cluster, peer, &request)).collect();

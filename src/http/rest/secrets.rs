@@ -52,7 +52,7 @@ pub(crate) async fn set(
     require_key(request.headers())?;
     let (limit, deadline) = (BODY_LEN_MAX.min(app.max_body), Instant::now() + body::TIMEOUT);
     let (head, body) = request.into_parts();
-    let body = body::read_for(&caller, &head.headers, body, limit, deadline).await?;
+    let (body, _held) = body::read_for(&caller, &head.headers, body, limit, deadline).await?;
     let value = value_of(&body)?;
     let _permit = StorePermit::of(&app.secret_requests, &caller, server.id().as_str()).await?;
     let tenant = &caller.tenant.id;

@@ -11,6 +11,7 @@ use super::servers::granted;
 use crate::backend::instance::pool;
 use crate::backend::{Backend, Ready, RunState, Suspect};
 use crate::common::ids::SessionId;
+use crate::config::{LeftOut, LeftOutReason};
 use crate::gateway::Caller;
 use crate::registry::{OwnedBackend, Registry, Server};
 
@@ -41,6 +42,9 @@ pub(crate) struct ServerView {
     /// The tools of a pinned server that are held back; for operators.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<usize>,
+    /// The tools that cannot be used, and why; for operators.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools_left_out: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ready: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,6 +139,19 @@ impl ServerView {
         }
     }
 
+    /// Shows a server of an MCP client's file that is not started.
+    pub(crate) fn left_out(server: &LeftOut, is_for_operator: bool) -> Self {
+        let (state, reason) = match &server.reason {
+            LeftOutReason::Disabled => ("disabled", "the client's file disables it".to_owned()),
+            LeftOutReason::Invalid(mistake) if is_for_operator => ("invalid", mistake.clone()),
+            LeftOutReason::Invalid(_) => {
+                ("invalid", "its entry in the client's file has a mistake".to_owned())
+            }
+        };
+        let state = StateView { state, reason: Some(reason), ..StateView::default() };
+        Self { id: server.id.to_string(), state, ..Self::default() }
+    }
+
     fn for_caller(
         registry: &Registry,
         server: &Server,
@@ -165,6 +182,10 @@ impl ServerView {
         Self {
             tools: ready.as_ref().map(|ready| ready.tools.iter().count()),
             held: ready.as_ref().filter(|_| server.config().pin).map(|it| it.tools.held_len()),
+            tools_left_out: ready.as_ref().and_then(|ready| {
+                let left_out = ready.tools.left_out();
+                (!left_out.is_empty()).then(|| left_out.to_string())
+            }),
             instances: InstanceView::all(backend),
             suspects: backend.suspects().iter().map(suspect_view).collect(),
             replacement: replacement.as_deref().map(ReplacementView::for_operator),
@@ -251,7 +272,13 @@ impl InstanceView {
 
     fn of(instance: &pool::InstanceStatus) -> Self {
         let last_failure = instance.last_failure.as_ref().map(|failure| {
-            json!({"at": failure.at, "detail": &*failure.detail, "stderr": &*failure.stderr})
+            let mut shown = json!({
+                "at": failure.at, "detail": &*failure.detail, "stderr": &*failure.stderr,
+            });
+            if !failure.stdout.is_empty() {
+                shown["stdout"] = json!(&*failure.stdout);
+            }
+            shown
         });
         let state = StateView { since: Some(instance.since), ..StateView::of(&instance.state) };
         let in_flight = instance.in_flight();

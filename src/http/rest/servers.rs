@@ -37,6 +37,9 @@ pub(crate) async fn list_servers(
     let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
     let servers = app.gateway.servers(&caller);
     let views = servers.map(|server| ServerView::new(registry, server, &viewer));
+    let left_out = registry.left_out();
+    let left_out = left_out.iter().filter(|server| caller.tenant.sees(server.id.as_str()));
+    let views = views.chain(left_out.map(|server| ServerView::left_out(server, false)));
     Ok(json(&BTreeMap::from([("servers", views.collect::<Vec<_>>())]), &rate_status))
 }
 
@@ -48,9 +51,16 @@ pub(crate) async fn show_server(
 ) -> HttpResult {
     let Path(server) = path?;
     let rate_status = admit(&caller).await?;
-    let server = app.gateway.server(&caller, &server)?;
-    let (registry, viewer) = (app.gateway.registry(), viewer(&app, &caller, &headers));
-    Ok(json(&ServerView::new(registry, server, &viewer), &rate_status))
+    let registry = app.gateway.registry();
+    let found = app.gateway.server(&caller, &server);
+    let left_out = registry.left_out();
+    let left_out = left_out.iter().find(|it| it.id.as_str() == server);
+    let left_out = left_out.filter(|_| found.is_err() && caller.tenant.sees(&server));
+    let view = match left_out {
+        Some(server) => ServerView::left_out(server, false),
+        None => ServerView::new(registry, found?, &viewer(&app, &caller, &headers)),
+    };
+    Ok(json(&view, &rate_status))
 }
 
 /// Charges a list to its tenant.
@@ -114,7 +124,7 @@ pub(crate) fn granted<'a>(
     server: &'a str,
     tools: &'a ToolSet,
 ) -> impl Iterator<Item = &'a Tool> {
-    tools.iter().filter(move |tool| caller.tenant.may_call(server, tool.name()))
+    tools.iter().filter(move |tool| caller.may_call(server, tool.name()))
 }
 
 pub(super) fn json(body: &impl Serialize, rate_status: &RateStatus) -> Response<Body> {
@@ -122,7 +132,10 @@ pub(super) fn json(body: &impl Serialize, rate_status: &RateStatus) -> Response<
     with_rate_status(([(header::CONTENT_TYPE, "application/json")], body), rate_status)
 }
 
-fn with_rate_status(response: impl IntoResponse, rate_status: &RateStatus) -> Response<Body> {
+pub(super) fn with_rate_status(
+    response: impl IntoResponse,
+    rate_status: &RateStatus,
+) -> Response<Body> {
     let mut response = response.into_response();
     add_rate_status(response.headers_mut(), rate_status);
     response

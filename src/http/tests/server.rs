@@ -3,10 +3,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Extension;
-use axum::routing::get;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::TokioExecutor;
-use tokio::io::duplex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
@@ -18,10 +19,12 @@ use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Serves one HTTP/2 connection. `/wait` takes ten minutes; `/key` authenticates.
-async fn connection() -> (SendRequest<Body>, impl Future<Output = Duration>) {
+/// Serves one connection; returns the client's end. `/wait` takes ten minutes; `/key`
+/// authenticates; `/refuse` reads no body.
+async fn served() -> DuplexStream {
     let routes = Router::new()
         .route("/healthz", get(async || "ok"))
+        .route("/refuse", post(async || StatusCode::NOT_FOUND))
         .route("/wait", get(async || sleep(10 * Duration::from_secs(60)).await))
         .route(
             "/key",
@@ -42,6 +45,12 @@ async fn connection() -> (SendRequest<Body>, impl Future<Output = Duration>) {
         let builder = builder(&routes);
         serve_connection(ours, &admitted, &builder, routes, abort).await;
     });
+    theirs
+}
+
+/// Serves one HTTP/2 connection.
+async fn connection() -> (SendRequest<Body>, impl Future<Output = Duration>) {
+    let theirs = served().await;
     let (requests, client) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(theirs)).await.unwrap();
     let client = tokio::spawn(client);
@@ -91,4 +100,45 @@ async fn an_http2_connection_with_an_open_stream_stays() {
     ask(&mut requests, "/healthz").await;
     ask(&mut requests, "/wait").await;
     about(ended.await, 12);
+}
+
+/// Sends a request for `/refuse` and the parts of its body, with a pause before each. Returns the
+/// head of the response and the time that it took.
+async fn refused(client: &mut DuplexStream, len: usize, parts: &[&str]) -> (String, Duration) {
+    let began = Instant::now();
+    let head = format!("POST /refuse HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len}\r\n\r\n");
+    client.write_all(head.as_bytes()).await.unwrap();
+    for part in parts {
+        sleep(Duration::from_millis(100)).await;
+        client.write_all(part.as_bytes()).await.unwrap();
+    }
+    let mut response = vec![];
+    while !response.ends_with(b"\r\n\r\n") {
+        assert_ne!(client.read_buf(&mut response).await.unwrap(), 0, "an end without a response");
+    }
+    (String::from_utf8(response).unwrap(), began.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_requests_body_may_come_later_and_its_connection_stays() {
+    let mut client = served().await;
+    for parts in [&["{}"][..], &["{", "}"], &["{}"]] {
+        let (response, _) = refused(&mut client, 2, parts).await;
+        assert!(response.starts_with("HTTP/1.1 404 "), "{response}");
+        assert!(!response.contains("connection: close"), "{response}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_with_an_unread_body_says_that_it_closes() {
+    for (len, parts, wait) in
+        [(2, &["{"][..], Duration::from_secs(1)), (70_000, &[], Duration::ZERO)]
+    {
+        let mut client = served().await;
+        let (response, elapsed) = refused(&mut client, len, parts).await;
+        assert!(response.starts_with("HTTP/1.1 404 "), "{response}");
+        assert!(response.contains("connection: close"), "{response}");
+        assert_eq!(elapsed.as_secs(), wait.as_secs(), "{response}");
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "the connection is closed");
+    }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::members::Text;
+use super::text::JsonText;
 
 /// One JSON-RPC message, borrowing from the line it was read from.
 #[derive(Debug)]
@@ -129,7 +130,7 @@ fn is_legal_id(id: &RawValue) -> bool {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ErrorObject {
     pub code: i64,
-    pub message: String,
+    pub message: JsonText,
     pub data: Option<Box<RawValue>>,
 }
 

@@ -8,6 +8,7 @@
 //! line-based wire it would let a caller smuggle a second message into the backend. And a deeply
 //! nested value can overflow the stack of the next parser.
 
+use std::borrow::Cow;
 use std::io::Write;
 
 use bytes::{Bytes, BytesMut};
@@ -22,9 +23,16 @@ const READ_LEN: usize = 64 * 1024;
 /// A buffer that grew beyond this for a long line is released.
 const KEEP_LEN_MAX: usize = 1024 * 1024;
 
+/// Longer objects are not copied into a frame before it is written: many frames may wait.
+const SHORT_OBJECT: usize = 64 * 1024;
+
 /// One message with its newline, ready to be written.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Frame(Vec<u8>);
+pub struct Frame {
+    text: Vec<u8>,
+    /// A long object, and its place in the text.
+    inside: Option<(usize, RawObject)>,
+}
 
 impl Frame {
     /// Writes a request. `params` is JSON in pieces, so that a large body is copied only once.
@@ -37,6 +45,28 @@ impl Frame {
             }
             out.push(b'}');
         })
+    }
+
+    /// Writes a request with an object of its caller's between two pieces of `params`.
+    pub fn request_around(
+        id: u64,
+        method: &str,
+        before: &[&str],
+        object: &RawObject,
+        after: &[&str],
+    ) -> Self {
+        if object.byte_len() <= SHORT_OBJECT {
+            return Self::request(id, method, &[before, &[object.as_str()], after].concat());
+        }
+        let mut at = 0;
+        let frame = Self::write(256, |out| {
+            let _ = write!(out, r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":"#);
+            before.iter().for_each(|piece| out.extend_from_slice(piece.as_bytes()));
+            at = out.len();
+            after.iter().for_each(|piece| out.extend_from_slice(piece.as_bytes()));
+            out.push(b'}');
+        });
+        Self { inside: Some((at, object.clone())), ..frame }
     }
 
     /// Writes a notification. `params` is JSON.
@@ -68,11 +98,16 @@ impl Frame {
     }
 
     /// Writes an error. Without a readable id JSON-RPC answers with `null`.
-    pub fn error(id: Option<&RawValue>, code: i64, message: &str, data: Option<&RawValue>) -> Self {
+    pub fn error(
+        id: Option<&RawValue>,
+        code: i64,
+        message: &(impl Serialize + ?Sized),
+        data: Option<&RawValue>,
+    ) -> Self {
         #[derive(Serialize)]
-        struct Error<'a> {
+        struct Error<'a, M: Serialize + ?Sized> {
             code: i64,
-            message: &'a str,
+            message: &'a M,
             #[serde(skip_serializing_if = "Option::is_none")]
             data: Option<&'a RawValue>,
         }
@@ -85,13 +120,23 @@ impl Frame {
         })
     }
 
+    /// Returns the length in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.text.len() + self.inside.as_ref().map_or(0, |(_, object)| object.byte_len())
+    }
+
     /// Returns the bytes to write, newline included.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        let Some((at, object)) = &self.inside else { return Cow::Borrowed(&self.text) };
+        let (before, after) = self.text.split_at(*at);
+        Cow::Owned([before, &object.0[..], after].concat())
     }
 
     pub fn into_bytes(self) -> Vec<u8> {
-        self.0
+        match self.inside {
+            None => self.text,
+            Some(_) => self.bytes().into_owned(),
+        }
     }
 
     /// Ensures that a frame is one line; the only constructor. Line breaks in JSON occur only
@@ -102,7 +147,7 @@ impl Frame {
         body(&mut bytes);
         blank_line_breaks(&mut bytes);
         bytes.push(b'\n');
-        Self(bytes)
+        Self { text: bytes, inside: None }
     }
 }
 
@@ -166,8 +211,13 @@ impl RawObject {
         Ok(Self::in_one_line(message.slice_ref(text)))
     }
 
+    /// Returns the text. This reads all of it.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("checked by the JSON parser")
+    }
+
+    pub fn byte_len(&self) -> usize {
+        self.0.len()
     }
 }
 

@@ -7,6 +7,7 @@
 //! - [`framing`]: one message is one line: written, split off a stream, safe from JSON of outside
 //! - [`members`]: reads the members of one object, with raw values, and writes them with changes
 //! - [`id_scan`]: finds the id of an answer that is too long to keep
+//! - [`text`]: a string that is passed on as it was written
 //! - [`mod@spans`], [`mod@pointer`]: find parts of JSON text by position, and by JSON Pointer
 
 pub mod envelope;
@@ -15,10 +16,12 @@ pub mod id_scan;
 pub mod members;
 pub mod pointer;
 pub mod spans;
+pub mod text;
 
 pub use envelope::{Malformed, Message, decode};
 pub use framing::{Frame, Line, LineSplitter, RawObject};
 pub use members::{MemberChange, Members, ObjectWriter, with_first_member};
+pub use text::JsonText;
 
 /// The longest id of a request that is echoed. A longer one is an attack on our memory.
 pub const ID_LEN_MAX: usize = 1024;

@@ -8,10 +8,12 @@
 //! - [`params`]: the parameters of a client's request, rebuilt from what was checked
 //! - [`requests`]: versions, eras, and the requests that the gateway sends to a server
 //! - [`results`]: the parts of answers that the gateway reads; [`pages`]: limits for paged lists
+//! - [`about`]: a server's description of itself, in its own words
 //! - [`headers`]: the headers in which a modern client repeats its body
 //! - [`names`]: names on the endpoint that combines all servers
 //! - [`trace`]: trace context from a caller's headers
 
+pub mod about;
 pub mod headers;
 mod log_level;
 pub mod names;
@@ -65,6 +67,29 @@ pub mod method {
     /// Legacy.
     pub const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
     pub const LOG_MESSAGE: &str = "notifications/message";
+
+    const REQUESTS: [&str; 15] = [
+        DISCOVER,
+        LISTEN,
+        INITIALIZE,
+        PING,
+        TOOLS_LIST,
+        TOOLS_CALL,
+        PROMPTS_LIST,
+        PROMPTS_GET,
+        RESOURCES_LIST,
+        TEMPLATES_LIST,
+        RESOURCES_READ,
+        RESOURCES_SUBSCRIBE,
+        RESOURCES_UNSUBSCRIBE,
+        COMPLETE,
+        SET_LOG_LEVEL,
+    ];
+
+    /// Returns the name of a request that the protocol defines.
+    pub fn known_request(name: &str) -> Option<&'static str> {
+        REQUESTS.into_iter().find(|known| *known == name)
+    }
 }
 
 /// `_meta` keys, spelled once.
@@ -92,7 +117,16 @@ pub mod meta {
     pub const NOT_LISTED: &str = "trunkline/notListed";
     /// In the gateway's lists: the servers that are left out because they are down, and why.
     pub const UNAVAILABLE: &str = "trunkline/unavailable";
+    /// In the gateway's lists: the servers that are left out because the client has no session.
+    pub const NEEDS_SESSION: &str = "trunkline/needsSession";
+    /// In a toolset's results: by what a result was cut, and how long it was.
+    pub const CUT: &str = "trunkline/cut";
+    /// In a toolset's results: the pointer that leads to no part of the result.
+    pub const POINTED: &str = "trunkline/pointer";
 }
+
+/// The extension of the modern era for tasks, which the gateway does not carry.
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// Modern: headers and body of a request disagree.
 pub const HEADER_MISMATCH: i64 = -32020;

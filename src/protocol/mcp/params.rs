@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
+use super::trace::Trace;
 use super::{LogLevel, meta};
 use crate::protocol::jsonrpc::members::{Members, MembersError, write_name};
 
@@ -34,7 +35,8 @@ const KNOWN: &[&str] = &[
     "uri",
 ];
 
-/// Members of `_meta` that the protocol or the gateway defines. Those of [`OWN_META`] come first.
+/// Members of `_meta` that the protocol or the gateway defines. They concern one hop only, and are
+/// written anew for the next one.
 const KNOWN_META: &[&str] = &[
     meta::PROTOCOL_VERSION,
     meta::CLIENT_CAPABILITIES,
@@ -47,9 +49,6 @@ const KNOWN_META: &[&str] = &[
     meta::TRACESTATE,
     "baggage",
 ];
-
-/// Members of `_meta` that concern one hop only, and are written anew for the next one.
-const OWN_META: &[&str] = KNOWN_META.split_at(7).0;
 
 /// Progress tokens are echoed with every notification, so their length is limited.
 const TOKEN_LEN_MAX: usize = 1024;
@@ -122,6 +121,13 @@ impl<'a> Params<'a> {
         })
     }
 
+    /// Returns the trace that `_meta` names; `None` if it names none. An invalid one is no trace.
+    pub fn trace(&self) -> Option<Option<Trace>> {
+        let text = |name| self.meta(name).map(|value| text_of(value).unwrap_or_default());
+        let parent = text(meta::TRACEPARENT)?;
+        Some(Trace::parse(&parent, text(meta::TRACESTATE).as_deref()))
+    }
+
     /// Writes all members but `_meta` and `except`: `,"name":value` each.
     pub fn others(&self, except: &[&str]) -> String {
         let passed = |name: &str| name != "_meta" && !except.contains(&name);
@@ -130,7 +136,7 @@ impl<'a> Params<'a> {
 
     /// Writes the members of `_meta` that are passed on to the server: `,"name":value` each.
     pub fn other_meta(&self) -> String {
-        write_members(self.meta.as_ref(), |name| !OWN_META.contains(&name))
+        write_members(self.meta.as_ref(), |name| !KNOWN_META.contains(&name))
     }
 }
 
@@ -206,10 +212,11 @@ mod tests {
     fn unknown_members_are_passed_on_and_the_gateways_own_are_not() {
         let json = r#"{"name":"t","x":{"y": 1.0},"_meta":{"progressToken":7,"a/b":"c",
            "trunkline/timeoutMs":1,"io.modelcontextprotocol/clientCapabilities":{},
-           "traceparent":"00"}}"#;
+           "baggage":"a=1","traceparent":"00"}}"#;
         let params = Params::parse(Some(raw(json))).unwrap();
         assert_eq!(params.others(&["name"]), r#","x":{"y": 1.0}"#);
-        assert_eq!(params.other_meta(), r#","a/b":"c","traceparent":"00""#);
+        assert_eq!(params.other_meta(), r#","a/b":"c""#);
+        assert_eq!(params.trace(), Some(None));
         assert_eq!(params.progress_token().unwrap().unwrap().get(), "7");
         assert_eq!(params.text("name").unwrap(), "t");
     }

@@ -6,6 +6,7 @@ use std::fmt::{self, Write};
 
 use serde_json::json;
 
+use super::trace::Trace;
 use super::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, LogLevel, meta, method};
 use crate::protocol::jsonrpc::{Frame, RawObject};
 
@@ -91,6 +92,10 @@ pub struct CallMeta {
     pub log_level: Option<LogLevel>,
     /// The caller's capabilities, a JSON object; `None`: none. Modern servers only.
     pub capabilities: Option<String>,
+    /// Whether the capabilities name extensions, which may add types of results.
+    pub has_extensions: bool,
+    /// The span that the server's own one is to belong to.
+    pub trace: Option<Trace>,
     /// Further members, already checked: `,"name":value` each.
     pub others: String,
 }
@@ -101,6 +106,7 @@ impl CallMeta {
         !self.progress
             && self.log_level.is_none()
             && self.capabilities.as_ref().is_none_or(|capabilities| capabilities == "{}")
+            && self.trace.is_none()
             && self.others.is_empty()
     }
 }
@@ -129,8 +135,8 @@ impl Dialect {
         meta: &CallMeta,
     ) -> Frame {
         let meta = &self.write_meta(id, meta);
-        let params = ["{\"name\":", name, ",\"arguments\":", arguments.as_str(), others, meta, "}"];
-        Frame::request(id, method::TOOLS_CALL, &params)
+        let before = ["{\"name\":", name, ",\"arguments\":"];
+        Frame::request_around(id, method::TOOLS_CALL, &before, arguments, &[others, meta, "}"])
     }
 
     /// Writes any other request of a caller. `members` are those of `params`, `,"name":value` each.
@@ -179,6 +185,7 @@ impl Dialect {
         if meta.progress {
             let _ = write!(members, ",\"{}\":{id}", meta::PROGRESS_TOKEN);
         }
+        meta.trace.iter().for_each(|trace| trace.write_members(&mut members));
         members.push_str(&meta.others);
         match members.trim_start_matches(',') {
             "" => Cow::Borrowed(""),
@@ -234,7 +241,7 @@ mod tests {
     use serde_json::Value;
 
     fn params_of(frame: &Frame) -> Value {
-        let message: Value = serde_json::from_slice(frame.as_bytes()).unwrap();
+        let message: Value = serde_json::from_slice(&frame.bytes()).unwrap();
         message["params"].clone()
     }
 
@@ -248,6 +255,8 @@ mod tests {
             progress: true,
             log_level: Some(LogLevel::Info),
             capabilities: Some(r#"{"elicitation":{}}"#.into()),
+            has_extensions: false,
+            trace: None,
             others: r#","x":1"#.into(),
         };
         let legacy = Dialect::new(ProtocolVersion::LATEST_LEGACY);

@@ -7,9 +7,11 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::{ProtocolVersion, meta};
+use crate::protocol::jsonrpc::JsonText;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultKind {
+    /// Complete, or of a type that an extension adds.
     Complete,
     /// The tool reports that it failed (`isError`). For MCP this is a result like any other.
     ToolError,
@@ -37,7 +39,9 @@ pub struct ResultHead {
 }
 
 impl ResultHead {
-    pub fn read(result: &str) -> Result<Self, &'static str> {
+    /// Reads a result. With `has_extensions`, its type may be one that an extension adds, except
+    /// for tasks, which the gateway does not carry.
+    pub fn read(result: &str, has_extensions: bool) -> Result<Self, &'static str> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Head<'a> {
@@ -57,6 +61,7 @@ impl ResultHead {
             None | Some("complete") if head.is_error == Some(true) => ResultKind::ToolError,
             None | Some("complete") => ResultKind::Complete,
             Some("input_required") => ResultKind::InputRequired,
+            Some(other) if has_extensions && other != "task" => ResultKind::Complete,
             Some(_) => return Err("the result is of a type that nobody asked for"),
         };
         Ok(Self { kind, is_typed })
@@ -67,8 +72,8 @@ impl ResultHead {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct Implementation {
-    pub name: String,
-    pub version: String,
+    pub name: JsonText,
+    pub version: JsonText,
 }
 
 /// The capabilities of a server that the gateway uses.
@@ -99,7 +104,7 @@ pub struct DiscoverResult {
     #[serde(default)]
     pub capabilities: ServerCapabilities,
     /// Instructions for a model.
-    pub instructions: Option<String>,
+    pub instructions: Option<JsonText>,
     #[serde(default, rename = "_meta")]
     meta: ResultMeta,
 }
@@ -149,7 +154,7 @@ pub struct InitializeResult {
     #[serde(default)]
     pub server_info: Implementation,
     /// Instructions for a model.
-    pub instructions: Option<String>,
+    pub instructions: Option<JsonText>,
 }
 
 /// One page of `tools/list`.
@@ -201,6 +206,10 @@ pub fn tool_name(definition: &RawValue) -> Option<String> {
     struct Head {
         name: String,
     }
+    // serde would also take an array as the members in order.
+    if !definition.get().starts_with('{') {
+        return None;
+    }
     serde_json::from_str::<Head>(definition.get()).ok().map(|head| head.name)
 }
 
@@ -218,6 +227,25 @@ pub fn is_repeatable(definition: &RawValue) -> bool {
     }
     serde_json::from_str::<Head>(definition.get())
         .is_ok_and(|Head { annotations: it }| it.read_only_hint || it.idempotent_hint)
+}
+
+/// Returns whether a tool can be called only as a task.
+pub fn requires_task(definition: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Head<'a> {
+        #[serde(borrow)]
+        execution: Execution<'a>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Execution<'a> {
+        #[serde(borrow)]
+        task_support: Cow<'a, str>,
+    }
+    // Few definitions are read twice.
+    definition.get().contains("taskSupport")
+        && serde_json::from_str::<Head<'_>>(definition.get())
+            .is_ok_and(|head| head.execution.task_support == "required")
 }
 
 /// Returns the `inputSchema` of a tool's definition.
@@ -247,11 +275,15 @@ mod tests {
             (r#"{"isError":true,"content":[]}"#, ResultKind::ToolError),
             (r#"{"resultType":"input_required","inputRequests":{}}"#, ResultKind::InputRequired),
         ] {
-            assert_eq!(ResultHead::read(result).map(|head| head.kind), Ok(kind), "{result}");
+            let read = ResultHead::read(result, false).map(|head| head.kind);
+            assert_eq!(read, Ok(kind), "{result}");
         }
         for result in ["[]", "null", "7", r#"{"isError":"yes"}"#, r#"{"resultType":"task"}"#] {
-            assert!(ResultHead::read(result).is_err(), "{result}");
+            assert!(ResultHead::read(result, false).is_err(), "{result}");
         }
+        let kind = |result| ResultHead::read(result, true).map(|head| head.kind);
+        assert_eq!(kind(r#"{"resultType":"x/y"}"#), Ok(ResultKind::Complete));
+        assert!(kind(r#"{"resultType":"task"}"#).is_err());
     }
 
     #[test]
@@ -263,7 +295,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(result.version(), Ok(ProtocolVersion::V2026_07_28));
-        assert_eq!(result.server_info().name, "x");
+        assert_eq!(&*result.server_info().name, "x");
         assert!(result.capabilities.tools.unwrap().list_changed);
     }
 

@@ -140,7 +140,8 @@ impl PerTenant {
         kept.iter().for_each(|kept| kept.backend.activate());
         let stage = if kept.is_some() { Stage::Waiting } else { Stage::Active };
         let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
-        let recipients = Recipients { changes: rollover.changes(&self.group.id), client: None };
+        let changes = rollover.changes(&self.group.id);
+        let recipients = Recipients { changes, client: None, shown_tools: None };
         let (id, environment) = (self.group.id.clone(), self.group.environment.of_tenant(tenant));
         let backend = Backend::new(id, config, environment, Arc::new(secrets), recipients, stage);
         let is_replaced =

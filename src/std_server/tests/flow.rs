@@ -1,9 +1,12 @@
 //! Many requests at once: order, limits, cancellation, end of input.
 
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Client;
@@ -58,6 +61,48 @@ async fn a_long_computation_holds_up_no_other_call() {
     client.call(1, "hash", json!({"algorithm": "sha512", "text": text})).await;
     client.call(2, "echo", json!({"text": "at once"})).await;
     assert_eq!(client.ids(2).await, [2, 1]);
+}
+
+/// With the only thread for computation busy, whatever the loop still answers needs none.
+#[test]
+fn a_long_request_is_not_even_read_by_the_loop() {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let (release, until) = channel::<()>();
+        let busy = spawn_blocking(move || until.recv());
+        let mut client = Client::new(3);
+        let long = "x".repeat(100_000);
+        for id in ["first", "cancelled", "waits"] {
+            client.call(id, "no such tool", json!({"text": long})).await;
+        }
+        client.call("queued", "no such tool", json!({"text": long})).await;
+        client.notify("notifications/cancelled", json!({"requestId": "cancelled"})).await;
+        client.request("ping", "ping", json!({})).await;
+        assert_eq!(client.receive().await["id"], "ping");
+        drop(release);
+        let _ = busy.await;
+        assert_eq!(client.ids(3).await, ["first", "waits", "queued"]);
+        assert_eq!(client.close().await, Vec::<Value>::new());
+    });
+}
+
+/// Such a request is read by the loop to find its id, and answered all the same.
+#[tokio::test]
+async fn a_long_request_may_be_written_in_any_order_or_be_no_json() {
+    let mut client = Client::new(1);
+    let long = "x".repeat(10_000);
+    for line in [
+        format!(r#"{{"method":"ping","params":{{"x":"{long}"}},"id":1,"jsonrpc":"2.0"}}"#),
+        format!(r#"{{"jsonrpc":"2.0","id":2,"method":"ping","params":{{"x":"{long}"}}}}"#),
+        format!(r#"{{"jsonrpc":"2.0","id":3,"method":"ping","params":"{long}"#),
+        format!(r#"{{"jsonrpc":"2.0","id":4,"method":"ping","id":5,"params":"{long}"}}"#),
+        format!(r#"{{"jsonrpc":"2.0","id":6,"result":"{long}"}}"#),
+    ] {
+        client.send_line(&line).await;
+    }
+    assert_eq!(client.ids(4).await, [json!(1), json!(2), json!(null), json!(null)]);
+    assert_eq!(client.close().await, Vec::<Value>::new());
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,13 +9,8 @@ use std::pin::Pin;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::task::spawn_blocking;
 
 use arguments::{Arguments, Misfit};
-
-/// Longer arguments are worked on by another thread: one loop answers all callers, and nobody's
-/// computation may keep the others waiting.
-const LONG: usize = 4 * 1024;
 
 /// All tools, in the order of `tools/list`.
 const TOOLS: [ToolSpec; 7] = [
@@ -59,10 +54,7 @@ pub(super) enum Called<'a> {
 /// Calls a tool; `None` if there is none of that name.
 pub(super) fn call<'a>(name: &str, arguments: Option<&'a RawValue>) -> Option<Called<'a>> {
     let tool = TOOLS.iter().find(|tool| tool.name == name)?;
-    Some(match arguments {
-        Some(long) if long.get().len() > LONG => tool.call_on_thread(long.to_owned()),
-        arguments => tool.call(arguments),
-    })
+    Some(tool.call(arguments))
 }
 
 pub(super) fn definitions() -> Vec<Value> {
@@ -78,21 +70,6 @@ impl ToolSpec {
             let text = format!("the arguments do not fit `{}`: {why}", self.name);
             Called::Done(Outcome::error(text))
         })
-    }
-
-    fn call_on_thread(&'static self, arguments: Box<RawValue>) -> Called<'static> {
-        Called::Later(Box::pin(async move {
-            let called = spawn_blocking(move || match self.call(Some(&arguments)) {
-                Called::Done(outcome) => Called::Done(outcome.into_owned()),
-                Called::Later(work) => Called::Later(work),
-            });
-            match called.await {
-                Ok(Called::Done(outcome)) => outcome,
-                Ok(Called::Later(work)) => work.await,
-                // The call is answered as one whose tool has panicked.
-                Err(error) => panic!("{error}"),
-            }
-        }))
     }
 
     fn definition(&self) -> Value {
@@ -131,10 +108,6 @@ fn schema(properties: &Value, required: &[&str]) -> Value {
 impl<'a> Outcome<'a> {
     pub(super) fn text(text: impl Into<Cow<'a, str>>) -> Self {
         Self { text: text.into(), structured: None, is_error: false }
-    }
-
-    fn into_owned(self) -> Outcome<'static> {
-        Outcome { text: self.text.into_owned().into(), ..self }
     }
 
     /// Returns a structured result, with its JSON as text for clients that do not know such

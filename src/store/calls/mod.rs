@@ -20,7 +20,7 @@ use super::open::DatabaseKind;
 use super::{Result, StoreError};
 use crate::common::ids::{CallId, ServerId, TenantId};
 
-pub use self::batch::{CallBatch, CallConnection, Written};
+pub use self::batch::{BegunCall, CallBatch, CallConnection, Written};
 pub use self::callbacks::{CallbackState, CallbackStatus, NewCallback, TakenCallback};
 pub use self::find::CallQuery;
 pub use self::sweep::{CallTotal, Evicted};
@@ -70,6 +70,13 @@ pub struct NewCall {
     pub callback: Option<NewCallback>,
     pub created: i64,
     pub expires: i64,
+}
+
+impl NewCall {
+    /// Returns when the call began, if it begins at once.
+    fn begun(&self) -> Option<i64> {
+        (self.state != CallState::Accepted).then_some(self.created)
+    }
 }
 
 /// The end of a call.
@@ -127,6 +134,8 @@ pub struct ClaimedCall {
     pub tool: String,
     pub request: String,
     pub arguments: String,
+    /// When a batch began, if it did.
+    pub begun: Option<i64>,
     pub expires: i64,
 }
 

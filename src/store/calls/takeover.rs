@@ -5,7 +5,8 @@ use super::super::{Result, Store, StoreError, Tx, with_timeout};
 use super::{CallState, ClaimedCall, call_id, callbacks, json};
 use crate::common::ids::{CallId, TenantGeneration, TenantName};
 
-type ClaimedRow = (String, String, i64, String, String, String, String, Option<String>, i64);
+type ClaimedRow =
+    (String, String, i64, String, String, String, String, Option<String>, Option<i64>, i64);
 
 impl Store {
     /// Returns the gateways that have calls which have not ended.
@@ -74,7 +75,7 @@ impl Store {
              (SELECT id FROM calls WHERE owner = $1 AND state < 2 AND state = 0 \
              ORDER BY id LIMIT $3) \
              RETURNING id, tenant, generation, fingerprint, server, tool, request, arguments, \
-             expires",
+             begun, expires",
         );
         let rows = rows.bind(from.to_owned()).bind(owner.to_owned());
         let rows = rows.bind(i64::from(limit));
@@ -136,7 +137,8 @@ impl Store {
 }
 
 fn claimed(row: ClaimedRow) -> Result<ClaimedCall> {
-    let (id, tenant, generation, fingerprint, server, tool, request, arguments, expires) = row;
+    let (id, tenant, generation, fingerprint, server, tool, request, arguments, begun, expires) =
+        row;
     let tenant = TenantName::parse(&tenant).map_err(StoreError::from)?;
     Ok(ClaimedCall {
         id: call_id(&id)?,
@@ -146,6 +148,7 @@ fn claimed(row: ClaimedRow) -> Result<ClaimedCall> {
         tool,
         request,
         arguments: arguments.unwrap_or_default(),
+        begun,
         expires,
     })
 }

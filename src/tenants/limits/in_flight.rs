@@ -73,7 +73,7 @@ impl InFlightLimit {
     pub(super) async fn take(&self) -> Option<TenantPermit> {
         let is_taken = match &self.calls {
             Count::Here(count) => take_here(count, self.max),
-            Count::Shared(lease) => lease.take(self.max).await,
+            Count::Shared(lease) => Box::pin(lease.take(self.max)).await,
         };
         is_taken.then(|| TenantPermit(self.calls.clone()))
     }

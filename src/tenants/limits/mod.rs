@@ -107,6 +107,19 @@ impl RateStatus {
         Some(bucket.limit_use(*remaining))
     }
 
+    /// Names the rate of this scope, with its value: `your rate of 5/s for search`.
+    pub fn in_words(&self, scope: &str) -> String {
+        let limit = self.limit_use(scope);
+        let is_of_lists = limit.as_ref().is_some_and(|limit| limit.name != "rate");
+        let value = limit.and_then(|limit| limit.rate).map(|rate| format!(" of {}", rate.rate));
+        let value = value.unwrap_or_default();
+        match scope {
+            _ if is_of_lists => format!("your rate{value} for lists"),
+            TENANT => format!("your rate{value}"),
+            _ => format!("your rate{value} for `{scope}`"),
+        }
+    }
+
     /// Puts the rates that are narrower in front.
     pub fn insert_narrower(&mut self, mut narrower: Self) {
         if narrower.is_empty() {
@@ -117,10 +130,15 @@ impl RateStatus {
     }
 }
 
+fn busy_in_words(scope: &str, limit: u32) -> String {
+    let of = if scope == TENANT { String::new() } else { format!(" for `{scope}`") };
+    format!("you have {limit} calls in flight{of}, as many as `max_in_flight` allows")
+}
+
 /// The reason why a call may not begin now: always the tenant's own limit, never the gateway's.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LimitRefusal {
-    #[error("{limit} calls are in flight, the limit for `{scope}`: wait until one has ended")]
+    #[error("{}: wait until one has ended", busy_in_words(scope, *limit))]
     Busy {
         /// The limit's pattern, or `tenant`.
         scope: String,
@@ -309,7 +327,7 @@ impl Limits {
         }
         let Some(shared) = &self.shared else { return take_all(buckets, 1) };
         let replicas = shared.replicas();
-        if let Some(answer) = shared.take_all(buckets).await {
+        if let Some(answer) = Box::pin(shared.take_all(buckets)).await {
             if answer.is_ok() {
                 // Also counted here, so that no bucket is full if Valkey goes away now.
                 for bucket in buckets {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::RateStatus;
 use super::quota::Quota;
+use crate::common::decimal::push_number;
 
 impl RateStatus {
     /// Returns the value of `RateLimit-Policy`: the burst (`q`), and the seconds in which it is
@@ -67,27 +68,12 @@ fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Avoids `format!`, which costs more than everything else here.
-fn push_number(text: &mut String, number: u64) {
-    if number >= 10 {
-        push_number(text, number / 10);
-    }
-    text.push(char::from(b'0' + (number % 10) as u8));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
-        #[test]
-        fn numbers_are_written_as_they_are(number: u64) {
-            let mut text = String::new();
-            push_number(&mut text, number);
-            prop_assert_eq!(text, number.to_string());
-        }
-
         #[test]
         fn any_name_can_be_carried(name: String) {
             let text = quoted(&name);

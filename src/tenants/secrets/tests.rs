@@ -2,7 +2,8 @@ use super::*;
 use crate::common::ids::{ServerId, TenantGeneration, TenantId};
 use crate::common::seal::{Purpose, Sealer};
 use crate::config::Secret;
-use crate::store::{ChangedSecrets, SealedSecret, SecretsCursor};
+use crate::store::{Actor, ChangedSecrets, SealedSecret, SecretsCursor, Store};
+use crate::tenants::secrets::by_tenant::TenantSecrets;
 
 fn keyring(keys: &[&str]) -> Keyring {
     let keys: Vec<_> = keys.iter().map(|key| secret(key)).collect();
@@ -157,4 +158,28 @@ fn a_change_replaces_the_secrets_of_its_tenants_alone() {
     assert!(vault.sealed_set(&next, &one).is_none());
     vault.apply(changed(4, Some(&["t7"]), vec![sealed(&vault, &next, "A", 4)]));
     assert_eq!((version(&tenants[7]), version(&next)), (None, Some(Some(4))));
+}
+
+#[tokio::test]
+async fn what_a_tenant_changes_has_nobody_elses_secrets_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = secret(&format!("sqlite://{}", dir.path().join("trunkline.db").display()));
+    let store = Store::open(&url, None).await.unwrap();
+    let secrets = TenantSecrets::open(store.clone(), &[secret("a")]).await.unwrap();
+    let (acme, globex, one) = (tenant("acme"), tenant("globex"), server("one"));
+    let set = async |of: &TenantId, value: &str| {
+        let label = Label { tenant: of.name(), server: &one, name: "TOKEN" };
+        let sealed = secrets.vault().keyring().seal(label, &secret(value)).unwrap();
+        store.set_secret(&Actor::cli("test"), label, &sealed).await.unwrap();
+        secrets.load().await.unwrap();
+    };
+    set(&acme, "1").await;
+    set(&globex, "1").await;
+    // The store knows no tenant of these names, so their generation is none.
+    let of = |tenant: &TenantId| tenant.name().clone().of(TenantGeneration::from_number(0));
+    let held = |tenant: &TenantId| secrets.vault().sealed_set(&of(tenant), &one).unwrap();
+    let (of_acme, of_globex) = (held(&acme), held(&globex));
+    set(&globex, "2").await;
+    assert!(std::sync::Arc::ptr_eq(&of_acme, &held(&acme)));
+    assert!(!std::sync::Arc::ptr_eq(&of_globex, &held(&globex)));
 }

@@ -1,20 +1,22 @@
 """The 1.x line of the Python SDK, which speaks the legacy era only.
 
-python v1.py BASE_URL EXPECTED_JSON
+python v1.py BASE_URL EXPECTED_JSON [legacy | sse]      sse: over the transport of 2024-11-05
 """
 
 from contextlib import asynccontextmanager
 
 import anyio
 from mcp import ClientSession, McpError, types
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from checks import run
+from checks import ERA, run
 
 
 @asynccontextmanager
 async def connect(url):
-    async with streamable_http_client(url) as (read, write, _), ClientSession(read, write) as client:
+    transport = sse_client(url.replace("/mcp", "/sse", 1)) if ERA == "sse" else streamable_http_client(url)
+    async with transport as (read, write, *_), ClientSession(read, write) as client:
         initialized = await client.initialize()
         yield Session(client, initialized.protocolVersion)
 

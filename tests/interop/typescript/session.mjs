@@ -19,7 +19,7 @@ export function session(client, transport, version, callTool) {
     complete: async (ref, argument, context) =>
       (await client.complete({ ref, argument, ...(context && { context: { arguments: context } }) })).completion.values,
     close: async () => {
-      await transport.terminateSession();
+      await transport.terminateSession?.();
       await client.close();
     },
   };

@@ -63,7 +63,8 @@ fn command_of(program: &str, setup: &Setup) -> Command {
     command.env("XDG_STATE_HOME", setup.dir.path().join("state"));
     // What the tests themselves are told is not for the program.
     let ours = |name: &OsString| {
-        name == "RUST_LOG" || name.to_str().is_some_and(|name| name.starts_with("TRUNKLINE_"))
+        let is_ours = |name: &str| name.starts_with("TRUNKLINE_") || name.starts_with("OTEL_");
+        name == "RUST_LOG" || name.to_str().is_some_and(is_ours)
     };
     for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
         command.env_remove(name);

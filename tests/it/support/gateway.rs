@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use trunkline::app::App;
 use trunkline::app::config_watch::ConfigWatch;
+use trunkline::events::Events;
 
 use super::{Api, Fake, Setup, TRUNKLINE, eventually, in_time, processes};
 
@@ -17,6 +18,7 @@ pub struct Gateway {
     /// Returns an anonymous caller.
     api: Api,
     pub ops_addr: Option<SocketAddr>,
+    pub events: Events,
     setup: Setup,
     reload: Arc<Notify>,
     shutdown: CancellationToken,
@@ -32,10 +34,11 @@ impl Gateway {
         let app = App::build(config, TRUNKLINE.into()).await.unwrap();
         let app = app.with_config_watch(watch, reload.clone());
         let (addr, ops_addr) = (app.addr().unwrap(), app.ops_addr());
+        let events = app.events();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(app.run(shutdown.clone().cancelled_owned()));
         let api = Api::new(addr, None);
-        Self { api, ops_addr, setup, reload, shutdown, running, stopped: false }
+        Self { api, ops_addr, events, setup, reload, shutdown, running, stopped: false }
     }
 
     /// Has it read its configuration again, and waits until it has. Tells whether there was no

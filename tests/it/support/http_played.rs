@@ -23,6 +23,8 @@ pub struct Played {
     pub refuses: Mutex<Option<u16>>,
     /// A request with this `Authorization` gets 401.
     pub revoked: Mutex<Option<String>>,
+    /// Requests without one of certain tokens get 401, or another status.
+    pub protection: Mutex<Option<Protection>>,
     /// The method that is left unanswered.
     pub ignores: Mutex<Option<&'static str>>,
     /// Told when all connections are to end.
@@ -45,6 +47,17 @@ pub struct Played {
     pub tools: Mutex<Value>,
 }
 
+/// How a server is protected by OAuth.
+pub struct Protection {
+    /// Values of `Authorization`.
+    pub accepted: Vec<String>,
+    pub status: u16,
+    /// The value of `WWW-Authenticate`.
+    pub challenge: String,
+    /// The document by which clients find its authorization server.
+    pub metadata: Value,
+}
+
 impl Played {
     pub fn new(is_modern: bool) -> Self {
         let names = ["echo", "answer", "hang", "status", "resume", "cut"];
@@ -54,6 +67,7 @@ impl Played {
             unversioned: AtomicI64::new(-32602),
             refuses: Mutex::default(),
             revoked: Mutex::default(),
+            protection: Mutex::default(),
             ignores: Mutex::default(),
             cut: Notify::new(),
             seen: Mutex::default(),
@@ -74,6 +88,23 @@ impl Played {
         let revoked = self.revoked.lock();
         let is_revoked = revoked.as_ref().is_some_and(|it| seen.header("authorization") == it);
         is_revoked.then_some(401).or(*self.refuses.lock())
+    }
+
+    /// The answer of the protection, if it lets the request not pass.
+    pub fn protect(&self, seen: &Seen) -> Option<Response<Body>> {
+        let protection = self.protection.lock();
+        let protection = protection.as_ref()?;
+        if seen.path.starts_with("/.well-known/oauth-protected-resource") {
+            let body = protection.metadata.to_string();
+            let json = reply(200).header("content-type", "application/json");
+            return Some(json.body(body.into()).unwrap());
+        }
+        let is_accepted = protection.accepted.iter().any(|it| it == seen.header("authorization"));
+        (!is_accepted).then(|| {
+            let challenge =
+                reply(protection.status).header("www-authenticate", &protection.challenge);
+            challenge.body(Body::empty()).unwrap()
+        })
     }
 
     pub fn is_silent_about(&self, seen: &Seen) -> bool {

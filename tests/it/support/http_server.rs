@@ -20,7 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use super::http_answers::{event, reply, status};
-use super::http_played::Played;
+use super::http_played::{Played, Protection};
 use super::{Setup, eventually, tls};
 
 /// A request as it came in.
@@ -130,6 +130,14 @@ impl HttpServer {
         *self.played.revoked.lock() = authorization.map(str::to_owned);
     }
 
+    /// Accepts requests with one of these `Authorization` alone; refuses others with this status
+    /// and challenge. `metadata` say where tokens are to be had.
+    pub fn protect(&self, accepted: Vec<String>, status: u16, challenge: &str, metadata: Value) {
+        let challenge = challenge.to_owned();
+        let protection = Protection { accepted, status, challenge, metadata };
+        *self.played.protection.lock() = Some(protection);
+    }
+
     /// Leaves requests of this method unanswered.
     pub fn ignore(&self, method: &'static str) {
         *self.played.ignores.lock() = Some(method);
@@ -227,6 +235,9 @@ async fn handle(State(played): State<Arc<Played>>, request: Request) -> Response
     played.seen.lock().push(seen.clone());
     if let Some(code) = played.refusal_of(&seen) {
         return status(code);
+    }
+    if let Some(response) = played.protect(&seen) {
+        return response;
     }
     if seen.path == "/redirect" {
         let (code, target) = played.redirect.lock().clone();

@@ -3,6 +3,7 @@
 mod answer;
 mod api;
 mod binary;
+mod collector;
 mod databases;
 mod fake;
 mod gateway;
@@ -23,6 +24,7 @@ mod setup;
 mod skip;
 mod tenants;
 pub mod tls;
+mod token_endpoint;
 
 use std::time::Duration;
 
@@ -33,6 +35,7 @@ pub use self::api::Api;
 pub use self::binary::{
     Serving, trunkline, trunkline_reading, trunkline_with, trunkline_with_stderr,
 };
+pub use self::collector::{Collector, attributes};
 pub use self::databases::{Database, on_both};
 pub use self::fake::Fake;
 pub use self::gateway::Gateway;
@@ -50,6 +53,7 @@ pub use self::redis::{Redis, Replica};
 pub use self::setup::{Setup, python};
 pub use self::skip::{missing, skipped};
 pub use self::tenants::Tenants;
+pub use self::token_endpoint::TokenEndpoint;
 
 /// The program under test.
 pub const TRUNKLINE: &str = env!("CARGO_BIN_EXE_trunkline");

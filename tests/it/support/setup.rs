@@ -25,6 +25,7 @@ pub struct Setup {
     store: String,
     tenants: String,
     servers: String,
+    raw: String,
 }
 
 impl Setup {
@@ -39,6 +40,7 @@ impl Setup {
             auth: String::new(),
             tenants: String::new(),
             servers: String::new(),
+            raw: String::new(),
         }
         .tenant("local")
     }
@@ -151,6 +153,17 @@ impl Setup {
         self
     }
 
+    /// Any tables.
+    pub fn raw(mut self, tables: &str) -> Self {
+        self.raw += tables;
+        self
+    }
+
+    /// Takes the tables of [`Setup::raw`] away again.
+    pub fn without_raw(self) -> Self {
+        Self { raw: String::new(), ..self }
+    }
+
     /// Starts the gateway and waits until every server has been tried.
     pub async fn start(self) -> Gateway {
         let gateway = self.start_at_once().await;
@@ -185,7 +198,7 @@ impl Setup {
     /// Returns the configuration file's text.
     pub fn text(&self) -> String {
         let store = format!("[store]\nurl = {:?}\n", self.store);
-        let parts = [&self.top, &self.auth, &store, &self.tenants, &self.servers];
+        let parts = [&self.top, &self.auth, &store, &self.tenants, &self.servers, &self.raw];
         parts.map(String::as_str).concat()
     }
 

@@ -123,7 +123,7 @@ impl Inspection<'_> {
 
 fn read(result: Option<&RawValue>, error: Option<ErrorObject>) -> Outcome {
     match (result, error) {
-        (Some(result), None) => match ResultHead::read(result.get()) {
+        (Some(result), None) => match ResultHead::read(result.get(), false) {
             Ok(head) if head.kind == ResultKind::InputRequired => Outcome::Protocol,
             Ok(head) => Outcome::Result {
                 result: Bytes::copy_from_slice(result.get().as_bytes()),
@@ -138,6 +138,7 @@ fn read(result: Option<&RawValue>, error: Option<ErrorObject>) -> Outcome {
 
 fn read_error(error: ErrorObject) -> Outcome {
     let ErrorObject { message, data, .. } = error;
+    let message = String::from(message);
     let data = data.map(|data| data.get().to_owned()).unwrap_or_default();
     // What a server says has no such code.
     let Ok(own) = serde_json::from_str::<OwnError<'_>>(&data) else {

@@ -54,11 +54,15 @@ async fn follow_leader(backend: &Backend) {
     loop {
         let open = state.wait_for(RunState::is_open).await.ok();
         let leader = open.and_then(|state| match &*state {
-            RunState::Ready(ready) => Some(ready.without_tools()),
+            RunState::Ready(ready) => {
+                let lists = ready.about.lists();
+                let lists = backend.recipients.lists_at_start(lists, &ready.tools);
+                Some((ready.without_tools(), lists))
+            }
             _ => None,
         });
-        let Some(ready) = leader else { return pending().await };
-        changes.lists_may_have_changed(ready.about.lists());
+        let Some((ready, lists)) = leader else { return pending().await };
+        changes.lists_may_have_changed(lists);
         changes.resources_may_have_changed();
         let is_leader = |state: &RunState| match state {
             RunState::Ready(now) => Arc::ptr_eq(&now.connection, &ready.connection),
@@ -153,7 +157,7 @@ fn no_answer() -> ErrorObject {
 }
 
 fn error(code: i64, message: &str) -> ErrorObject {
-    ErrorObject { code, message: message.to_owned(), data: None }
+    ErrorObject { code, message: message.into(), data: None }
 }
 
 async fn wait_for_change(watched_changed: &mut watch::Receiver<u64>) {

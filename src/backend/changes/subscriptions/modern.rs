@@ -12,6 +12,7 @@ use super::listening::{Listening, Part};
 use super::retry::{Backoff, FailedResources};
 use super::{error, no_answer, wait_for_change};
 use crate::backend::Ready;
+use crate::backend::changes::update::Update;
 use crate::backend::changes::{Changes, WatchChanges};
 use crate::backend::queue::SlotPermit;
 use crate::common::ids::TenantId;
@@ -228,7 +229,7 @@ impl Modern<'_> {
     fn retry(&mut self, mut failed: BTreeSet<String>) {
         failed.retain(|uri| !self.listening.has(uri));
         for uri in self.changes().reset_answers_of(&failed) {
-            self.changes().resource_updated(uri);
+            self.changes().resource_updated(&Update::plain(uri));
         }
     }
 }

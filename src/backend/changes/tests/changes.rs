@@ -6,7 +6,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::backend::changes::mailbox::{Change, UnreadChanges};
+use crate::backend::changes::mailbox::Change;
+use crate::common::byte_budget::ByteBudget;
 
 const TOOLS: Lists = Lists { tools: true, prompts: false, resources: false };
 
@@ -23,13 +24,20 @@ fn in_secs(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds)
 }
 
+/// The changes that were in a mailbox.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct UnreadChanges {
+    lists: Lists,
+    resources: BTreeSet<(ServerId, String)>,
+}
+
 /// Empties a mailbox and returns what was in it.
 async fn read(mailbox: &Mailbox) -> Option<UnreadChanges> {
     let mut unread = UnreadChanges::default();
     while let Ok(change) = timeout(Duration::ZERO, mailbox.next()).await {
         match change {
             Change::List(list) => *unread.lists.flag_mut(list) = true,
-            Change::Resource(server, uri) => drop(unread.resources.insert((server, uri))),
+            Change::Resource(server, uri, _) => drop(unread.resources.insert((server, uri))),
         }
     }
     Some(unread).filter(|unread| *unread != UnreadChanges::default())
@@ -63,8 +71,8 @@ async fn many_changes_arrive_as_one_of_each_kind_that_was_subscribed_to() {
     for _ in 0..1000 {
         changes.list_changed(List::Tools);
         changes.list_changed(List::Prompts);
-        changes.resource_updated("a");
-        changes.resource_updated("b");
+        changes.resource_updated(&Update::plain("a"));
+        changes.resource_updated(&Update::plain("b"));
     }
     let lists = Lists { tools: true, prompts: true, resources: false };
     assert_eq!(read(&all).await, Some(UnreadChanges { lists, resources: resources(&[]) }));
@@ -191,6 +199,51 @@ async fn a_dropped_subscription_gets_nothing_more() {
     drop(subscription);
     changes.lists_may_have_changed(Lists::ALL);
     changes.resources_may_have_changed();
-    changes.resource_updated("x");
+    changes.resource_updated(&Update::plain("x"));
     assert_eq!(read(&mailbox).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_watches_a_resource_hears_of_its_parts() {
+    let changes = changes();
+    let (of_dir, dir) = listener(&changes, Lists::default());
+    let (of_child, child) = listener(&changes, Lists::default());
+    let (of_sibling, sibling) = listener(&changes, Lists::default());
+    dir.watch_all(["test://dir".to_owned(), "test://dir/child".to_owned()]).unwrap();
+    child.watch_all(["test://dir/child/".to_owned()]).unwrap();
+    sibling.watch_all(["test://di".to_owned(), "test://dir/chil".to_owned()]).unwrap();
+    changes.resource_updated(&Update::plain("test://dir/child"));
+    changes.resource_updated(&Update::plain("test://dir/child/x?y"));
+    let heard = |uris| Some(UnreadChanges { resources: resources(uris), ..Default::default() });
+    assert_eq!(read(&of_dir).await, heard(&["test://dir/child", "test://dir/child/x?y"]));
+    assert_eq!(read(&of_child).await, heard(&["test://dir/child/x?y"]));
+    assert_eq!(read(&of_sibling).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_room_for_its_parts_the_watched_resource_is_reported() {
+    let changes = changes();
+    let unsent = ByteBudget::new(100_000, 400_000).tenant();
+    let mailbox = Arc::new(Mailbox::new(unsent.clone()));
+    let subscription = changes.subscribe(TenantId::testing("a"), mailbox.clone(), Lists::default());
+    subscription.watch_all(["dir".to_owned()]).unwrap();
+    for n in 0..100_000 {
+        changes.resource_updated(&Update::plain(&format!("dir/{n}")));
+    }
+    assert!((1..=112_500).contains(&unsent.held()), "{}", unsent.held());
+    let heard = read(&mailbox).await.unwrap().resources;
+    assert!((100..1000).contains(&heard.len()), "{}", heard.len());
+    assert!(heard.is_superset(&resources(&["dir", "dir/0"])));
+    assert_eq!(unsent.held(), 0);
+    changes.resource_updated(&Update::plain("dir/x"));
+    assert_eq!(read(&mailbox).await.unwrap().resources, resources(&["dir/x"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_with_a_server_of_its_own_hears_of_everything() {
+    let changes = changes();
+    let (mailbox, _subscription) = listener(&changes, Lists::default());
+    assert!(changes.own_resource_updated(&Update::read("any", r#"{"uri":"any","x":1}"#)));
+    let Change::Resource(_, uri, details) = mailbox.next().await else { panic!("no resource") };
+    assert_eq!((&*uri, &*details.unwrap().others), ("any", ",\"x\":1"));
 }

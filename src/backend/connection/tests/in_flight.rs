@@ -29,6 +29,7 @@ fn insert_until(
         waiter: Some(waiter),
         listener: None,
         permits: None,
+        attempt: None,
     };
     calls.insert(id, call).map(|()| answer)
 }

@@ -18,6 +18,7 @@ fn messages(text: &str) -> Vec<String> {
     let items = decode(&mut SseDecoder::new(100), [text.as_bytes()]);
     let text = |item| match item {
         Item::Message(data) => String::from_utf8(data).unwrap(),
+        Item::Endpoint(data) => format!("endpoint {}", String::from_utf8(data).unwrap()),
         Item::TooLarge => "too large".to_owned(),
     };
     items.into_iter().map(text).collect()
@@ -43,7 +44,8 @@ fn only_messages_with_data_come_out() {
     assert_eq!(messages("\u{feff}data: a\n\n"), ["a"]);
     assert_eq!(messages("\u{feff}\n\u{feff}data: a\n\n"), [""; 0]);
     assert_eq!(messages("event: message\ndata: a\n\n"), ["a"]);
-    assert_eq!(messages("event: endpoint\ndata: a\n\ndata: b\n\n"), ["b"]);
+    assert_eq!(messages("event: other\ndata: a\n\ndata: b\n\n"), ["b"]);
+    assert_eq!(messages("event: endpoint\ndata: a\n\ndata: b\n\n"), ["endpoint a", "b"]);
     assert_eq!(messages("data:\n\ndata: \n\nid: 1\n\n"), [""; 0]);
     assert_eq!(messages("datax: a\n data: a\nother: b\ndata:  c\n\n"), [" c"]);
 }

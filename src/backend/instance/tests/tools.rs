@@ -58,12 +58,63 @@ fn only_a_long_page_is_read_aside() {
         let around = "{\"tools\":[],\"nextCursor\":\"\"}".len();
         let next = "x".repeat(len - around);
         let page = format!("{{\"tools\":[],\"nextCursor\":\"{next}\"}}");
-        let (_, cursor) = ToolSet::default()
-            .with_page(&Offload::new(), page.into(), &server(), false)
-            .await
-            .unwrap();
+        let (_, cursor) =
+            ToolSet::default().with_page(&Offload::new(), page.into(), false).await.unwrap();
         assert_eq!(cursor, Some(next));
     };
     assert!(!is_offloaded(read(LONG)));
     assert!(is_offloaded(read(LONG + 1)));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_one_tool_takes_no_other_away() {
+    let long = "x".repeat(NAME_LEN_MAX + 1);
+    let page = |_| {
+        let task = r#"{"name":"slow","execution":{"taskSupport":"required"}}"#;
+        format!(
+            r#"{{"tools":[{{"name":"a"}},{{"name":7}},{{}},["x"],{{"name":"\ud800"}},
+            {{"name":"{long}"}},{{"name":"b\nc"}},{{"name":"a","x":1}},{task},
+            {{"name":"quick","execution":{{"taskSupport":"optional"}}}}]}}"#
+        )
+        .replace('\n', "")
+    };
+    let tools = list(page).await.unwrap();
+    assert_eq!(tools.names().collect::<Vec<_>>(), ["a", "quick"]);
+    let left_out = tools.left_out();
+    assert_eq!(left_out.len(), 8);
+    let said = left_out.to_string();
+    for part in [
+        "`#2` (it has no name",
+        "256 bytes",
+        "`b\\nc` (its name has control",
+        "`a` (there",
+        "`slow` (it can be called only as a task",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(!said.contains('\n'), "{said}");
+}
+
+#[tokio::test]
+async fn tools_over_the_most_are_left_out_and_the_rest_is_there() {
+    let page = |number: usize| {
+        let tools: Vec<_> = (0..1000).map(|n| format!("{{\"name\":\"t{number}-{n}\"}}")).collect();
+        format!("{{\"tools\":[{}],\"nextCursor\":\"{number}\"}}", tools.join(","))
+    };
+    let tools = list(page).await.unwrap();
+    assert_eq!(tools.iter().count(), TOOLS_MAX);
+    assert!(tools.left_out().to_string().contains("a server may have 20000 tools"));
+}
+
+impl ToolSet {
+    /// Makes a list of tools with these names, all of them held back.
+    pub(crate) fn held_testing(names: impl Iterator<Item = String>) -> Arc<Self> {
+        let mut tools = Self::default();
+        for name in names {
+            let definition = serde_json::json!({"name": name}).to_string();
+            tools.add(RawValue::from_string(definition).unwrap(), false);
+        }
+        tools.all().for_each(|tool| _ = tool.set_held(true));
+        Arc::new(tools)
+    }
 }

@@ -1,6 +1,7 @@
 //! Turns, bounds and shares on virtual time; the lock-free part on real threads.
 
 mod bounds;
+mod line;
 mod pauses;
 mod rate_gate;
 mod remedies;

@@ -65,6 +65,24 @@ async fn all_wait_only_if_a_second_tenant_is_refused_within_the_pause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_tenant_that_is_refused_again_and_again_pauses_nobody_else() {
+    let queue = Queue::new(8, QueueOptions::default());
+    let began = Instant::now();
+    let _running = acquire(&queue, "b").await.unwrap();
+    for _ in 0..5 {
+        refuse(&queue, "a", Instant::now() + 10 * SECOND);
+        for name in ["b", "c"] {
+            let now = Instant::now();
+            assert!(acquire(&queue, name).await.is_ok());
+            assert_eq!(now.elapsed(), Duration::ZERO);
+        }
+        sleep(SECOND).await;
+    }
+    assert!(waiting(&queue, "a", 0).await.await.unwrap().is_ok());
+    assert_eq!(began.elapsed(), 14 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pause_is_never_shortened() {
     let queue = Queue::new(8, QueueOptions::default());
     let began = Instant::now();

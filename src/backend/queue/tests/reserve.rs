@@ -62,17 +62,26 @@ async fn a_slot_of_the_reserve_counts_for_what_a_tenant_may_hold() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_alone_may_not_use_the_reserve_because_it_may_not_stay_alone() {
-    let queue = shared(8);
-    drop(acquire(&queue, "other").await.unwrap());
-    sleep(60 * SECOND).await;
-    let mut held = vec![];
-    while let Ok(permit) = acquire_within(&queue, "a", 60 * SECOND).await {
-        held.push(permit);
+    // Nor for calls that end so soon that the last of three slots would be lent to them.
+    for deadline in [MS, SECOND, 60 * SECOND] {
+        for (slots, expected) in [(4, 3), (5, 4), (8, 6), (64, 48)] {
+            let queue = shared(slots);
+            drop(acquire(&queue, "other").await.unwrap());
+            sleep(60 * SECOND).await;
+            let mut held = vec![];
+            while let Ok(permit) = acquire_within(&queue, "a", deadline).await {
+                held.push(permit);
+            }
+            assert_eq!(held.len(), expected, "of {slots}, within {deadline:?}");
+            let waits = waiting(&queue, "a", 0).await;
+            sleep(60 * SECOND).await;
+            assert!(!waits.is_finished());
+            let began = Instant::now();
+            let _newcomer = acquire(&queue, "newcomer").await.unwrap();
+            assert_eq!(began.elapsed(), Duration::ZERO);
+            waits.abort();
+        }
     }
-    assert_eq!(held.len(), 6);
-    let began = Instant::now();
-    let _newcomer = acquire(&queue, "newcomer").await.unwrap();
-    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,6 +180,19 @@ async fn tenants_that_hold_little_divide_the_reserve() {
     }
     assert_eq!(parts[0].len(), 15, "alone with the hog it may have all but one");
     assert_eq!(parts[1].len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_slot_of_the_reserve_is_a_newcomers_whatever_is_the_part_of_others() {
+    let (queue, _held) = hogged(64).await;
+    let mut few = vec![];
+    for name in [["one"; 14].as_slice(), &["other"]].concat() {
+        few.push(acquire(&queue, name).await.unwrap());
+    }
+    assert!(acquire(&queue, "other").await.is_err(), "it has less than its part, and one is left");
+    let began = Instant::now();
+    let _newcomer = acquire(&queue, "newcomer").await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

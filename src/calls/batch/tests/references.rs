@@ -68,6 +68,24 @@ fn composed_arguments_are_bounded() {
 }
 
 #[test]
+fn arguments_without_references_are_bounded_too() {
+    let plain = arguments(r#"{"n":1}"#).unwrap();
+    assert_eq!(plain.compose(6, |_| None), Err(NotComposed::TooLarge));
+    assert!(plain.compose(7, |_| None).is_ok());
+}
+
+#[test]
+fn the_bytes_that_references_search_are_bounded() {
+    let long = format!(r#"{{"x":"{}","y":1}}"#, "x".repeat(READ_MAX / 2));
+    let text = |count| {
+        let references = [r#"{"$result":"a","pointer":"/y"}"#].repeat(count);
+        format!(r#"{{"v":[{}]}}"#, references.join(","))
+    };
+    assert_eq!(compose(&text(1), [&long, "0"]).unwrap(), r#"{"v":[1]}"#);
+    assert_eq!(compose(&text(3), [&long, "0"]), Err(NotComposed::TooMuchRead));
+}
+
+#[test]
 fn malformed_references_are_refused() {
     use InvalidReference::{Literal, Result, TooDeep, UnknownCall};
     for (text, error) in [

@@ -32,7 +32,7 @@ pub(super) async fn set_log_level(
         let call = Call::plain(server, method::SET_LOG_LEVEL, params, deadline);
         let Ok(admission) = caller.tenant.admit(Cost::Call).await else { continue };
         // A server without log levels may refuse.
-        let _ = http.app.gateway.call(caller, admission, call).await;
+        let _ = http.app.gateway.call(caller, admission, &call).await;
     }
     Ok(EMPTY.to_owned())
 }

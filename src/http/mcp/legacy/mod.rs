@@ -2,51 +2,48 @@
 //! it. A call goes on when its client disconnects. The call ends early by
 //! `notifications/cancelled`, with its session, or after a minute without the client.
 
+pub(super) mod batch;
 mod log_level;
+mod opening;
+mod outliving;
 mod resources;
 pub(crate) mod session_stream;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::log_level::set_log_level;
+use self::opening::initialize;
+use self::outliving::Outliving;
 use self::resources::{subscribe, unsubscribe};
 use self::session_stream::SessionStream;
-use super::endpoint_info::EndpointInfo;
-use super::forward::{ForwardedCall, forwarded_method, supported_capabilities};
+use super::forward::{ForwardedCall, forwarded_method};
 use super::lists::{self, ListKind};
 use super::response::CallResponse;
 use super::rpc::{self, RpcError};
 use super::session::Session;
 use super::session::forward_to_owner::{KeepAlives, PROMPT};
-use super::session::sessions::{CAPABILITIES_LEN_MAX, OPENED_AT_ONCE_MAX, SessionInUse};
-use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header};
+use super::session::sessions::SessionInUse;
+use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header, toolset};
 use crate::backend::changes::recipients::SessionClient;
 use crate::backend::{Backend, RunState};
-use crate::common::limit_use::LimitUse;
 use crate::config;
 use crate::gateway::{CallError, Caller, Executed};
 use crate::http::AppState;
-use crate::http::headers::{asked_timeout, refuse_key, text_value};
+use crate::http::headers::{asked_timeout, refuse_key};
 use crate::http::sse;
 use crate::protocol::jsonrpc::Frame;
-use crate::protocol::mcp::params::{Params, ParamsError};
-use crate::protocol::mcp::{Era, ProtocolVersion, method};
+use crate::protocol::mcp::params::Params;
+use crate::protocol::mcp::{Era, method};
 use crate::registry::{Server, SessionOwner};
 use crate::tenants::limits::Admission;
 
-/// How long a call goes on after its client has disconnected.
-const ABANDONED_MAX: Duration = Duration::from_secs(60);
-const TOO_MANY_OPENED: &str =
-    "sessions are opened too often; use those that are open, or wait a moment";
 /// The result of a request that has nothing to say.
 const EMPTY: &str = "{}";
 
@@ -62,57 +59,6 @@ pub(super) async fn answer(
     answered.unwrap_or_else(|error| error.respond(Era::Legacy, Some(id)))
 }
 
-/// Opens a session.
-async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>, RpcError> {
-    let McpRequest { http, id, ref params, .. } = request;
-    let version = ProtocolVersion::parse(&params.text("protocolVersion")?);
-    let version = version.filter(|version| version.era() == Era::Legacy);
-    let version = version.unwrap_or(ProtocolVersion::LATEST_LEGACY);
-    let capabilities = params.get("capabilities").ok_or(ParamsError::Missing("capabilities"))?;
-    if !capabilities.get().starts_with('{') || capabilities.get().len() > CAPABILITIES_LEN_MAX {
-        return Err(RpcError::invalid_params(format!(
-            "`params.capabilities` must be an object of at most {CAPABILITIES_LEN_MAX} bytes"
-        )));
-    }
-    let capabilities = RawValue::from_string(supported_capabilities(capabilities.get()))
-        .expect("JSON without some members is JSON");
-    let tenant = &http.caller.tenant;
-    let created = http.app.sessions.create(tenant, &http.scope, version, &capabilities);
-    let (session, token) = created.ok_or_else(|| {
-        CallError::busy(LimitUse::reached("session_starts", OPENED_AT_ONCE_MAX), TOO_MANY_OPENED)
-    })?;
-    let session = &session.session;
-    let opening = OpeningSession { app: &http.app, session, is_known: false };
-    let caller = in_session(&http.caller, session);
-    let info = EndpointInfo::of(&McpRequest { caller: &caller, ..request }).await?;
-    opening.done();
-    let mut response = rpc::respond_result(id, &info.initialize_result(version));
-    response.headers_mut().insert(&SESSION_ID, text_value(token));
-    Ok(response)
-}
-
-/// Ends a session that its client never learns of, because opening it fails or the client
-/// disconnects. Nobody else would end the session's processes.
-struct OpeningSession<'a> {
-    app: &'a AppState,
-    session: &'a Session,
-    is_known: bool,
-}
-
-impl OpeningSession<'_> {
-    fn done(mut self) {
-        self.is_known = true;
-    }
-}
-
-impl Drop for OpeningSession<'_> {
-    fn drop(&mut self) {
-        if !self.is_known {
-            end_session(self.app, self.session);
-        }
-    }
-}
-
 async fn answer_in_session(
     request: McpRequest<'_>,
     mut admission: Option<Admission>,
@@ -121,10 +67,13 @@ async fn answer_in_session(
     let in_use = session_of(http).await.map_err(|error| error.charged(admission.as_mut()))?;
     let session = &in_use.session;
     let caller = in_session(request.caller, session);
-    let request = &McpRequest { caller: &caller, ..request };
+    let request = &McpRequest { caller: &caller, session: Some(session), ..request };
     if let Some(method) = forwarded_method(request.method)
-        && let Some(admission) = admission.take()
+        && let Some(mut admission) = admission.take()
     {
+        if let Some(found) = toolset::search_tools(request, method).await {
+            return found.map_err(|error| error.charged(Some(&mut admission)));
+        }
         return forward(request, session, method, admission).await;
     }
     if let Some(owner) = http.remote_owner(session) {
@@ -236,25 +185,16 @@ async fn forward(
     let cancelled = CancellationToken::new();
     let running = session.register(request.id, call.listener.clone(), cancelled.clone());
     let (app, caller) = (http.app.clone(), request.caller.clone());
-    let (mut done, outcome) = oneshot::channel();
-    // The call does not end with its connection, so it has a task of its own. It ends some time
-    // after nobody can get its answer any more.
-    tokio::spawn(async move {
-        let abandoned = async {
-            done.closed().await;
-            sleep(ABANDONED_MAX).await;
-        };
+    let outcome = Outliving::new(async move {
         let outcome = tokio::select! {
             biased;
-            outcome = app.gateway.call(&caller, admission, call) => Some(outcome),
+            outcome = app.gateway.call(&caller, admission, &call) => Some(outcome),
             () = cancelled.cancelled() => None,
-            () = abandoned => None,
             never = KeepAlives::run(keep_alives) => match never {},
         };
         drop(running);
-        let _ = done.send(outcome);
+        outcome
     });
-    let outcome = async { outcome.await.unwrap_or(None) };
     match CallResponse::new(outcome, notifications, translation).respond(id).await {
         Some(response) => Ok(response),
         None if session.has_ended() => {

@@ -85,7 +85,7 @@ fn resource(
         RpcError::invalid_params("`params.uri` must be one that `resources/list` gives")
     })?;
     let found = request.http.app.gateway.server(request.caller, server)?;
-    if !request.caller.tenant.may_use_all_of(server) {
+    if !request.caller.may_use_all_of(server) {
         return Err(RpcError::method_not_found(request.method));
     }
     Ok((found, uri.to_owned()))

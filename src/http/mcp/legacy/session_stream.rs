@@ -30,7 +30,7 @@ impl SessionStream {
             return Err(session_not_found());
         }
         let (caller, quota) = (&http.caller, &http.app.stream_quota);
-        let is_visible = |server: &ServerId| caller.tenant.sees(server.as_str());
+        let is_visible = |server: &ServerId| caller.sees(server.as_str());
         session.retain_subscriptions(is_visible);
         let mut servers = VisibleServers::new(http, caller, Lists::ALL);
         let mut open = || {
@@ -38,7 +38,7 @@ impl SessionStream {
                 session.subscribe(backend.changes(), servers.lists(backend.id()), quota)?;
             }
             subscribe_to_added(session, &mut servers)?;
-            session.open_stream(quota, Some(caller.tenant.held.unsent.clone()))
+            session.open_stream(quota)
         };
         let (stream, notifications) = open().map_err(|error| with_rate_status(error, caller))?;
         let (mailbox, scope) = (session.mailbox.clone(), http.scope.clone());
@@ -66,7 +66,7 @@ impl sse::MessageSource for SessionStream {
             tokio::select! {
                 biased;
                 // First, so that a server that never stops talking does not keep the stream open.
-                stays_open = self.servers.changed() => if !stays_open { return None },
+                changed = self.servers.changed() => self.changes.mailbox.lists_changed(changed?),
                 () = self.stream.session.ended() => return None,
                 // Closed when a newer stream has replaced this one, and gets the changes instead.
                 event = self.notifications.recv() => match event? {

@@ -90,7 +90,7 @@ fn by_server(request: &McpRequest<'_>, uris: &[String]) -> Resources {
     }
     resources.retain(|server, _| {
         let is_visible = http.app.gateway.server(caller, server).is_ok();
-        is_visible && caller.tenant.may_use_all_of(server)
+        is_visible && caller.may_use_all_of(server)
     });
     resources
 }
@@ -125,7 +125,7 @@ async fn open_stream(
 ) -> Result<Response<Body>, RpcError> {
     let (http, caller) = (request.http, request.caller);
     let permit = http.app.stream_quota.take(&caller.tenant.id)?;
-    let mailbox = Arc::new(Mailbox::default());
+    let mailbox = Arc::new(Mailbox::new(caller.tenant.held.unsent.clone()));
     let mut subscriptions = HashMap::new();
     let mut accepted = Accepted::default();
     let mut servers = VisibleServers::new(http, caller, wanted);
@@ -271,12 +271,15 @@ impl sse::MessageSource for ListenStream {
         loop {
             tokio::select! {
                 biased;
-                stays_open = self.servers.changed() => if !stays_open {
-                    self.is_over = true;
-                    let id = self.changes.subscription_id.as_deref()?;
-                    let meta = subscription_meta(id);
-                    let result = format!("{{\"resultType\":\"complete\",{meta}}}");
-                    return Some(rpc::result(id, &result));
+                changed = self.servers.changed() => match changed {
+                    Some(lists) => self.changes.mailbox.lists_changed(lists),
+                    None => {
+                        self.is_over = true;
+                        let id = self.changes.subscription_id.as_deref()?;
+                        let meta = subscription_meta(id);
+                        let result = format!("{{\"resultType\":\"complete\",{meta}}}");
+                        return Some(rpc::result(id, &result));
+                    }
                 },
                 message = self.changes.next() => return Some(message),
             }

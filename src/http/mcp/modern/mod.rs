@@ -7,14 +7,13 @@ pub(crate) mod request_state;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, Response, StatusCode};
 use serde_json::json;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::endpoint_info::EndpointInfo;
 use super::forward::{ForwardedCall, forwarded_method};
 use super::lists::{self, ListKind};
 use super::response::{CallResponse, respond_with_json};
 use super::rpc::{self, RpcError};
-use super::{McpRequest, PARAM_PREFIX, PROTOCOL_VERSION};
+use super::{McpRequest, PARAM_PREFIX, PROTOCOL_VERSION, toolset};
 use crate::http::sse;
 use crate::protocol::mcp::headers::{HeaderMismatch, repeated, same, same_decoded};
 use crate::protocol::mcp::params::text_of;
@@ -44,6 +43,9 @@ async fn dispatch(
         (other, Some(mut admission)) => match (forwarded_method(other), ListKind::of(other)) {
             (Some(method), _) => {
                 check_name(request).map_err(|error| error.charged(Some(&mut admission)))?;
+                if let Some(found) = toolset::search_tools(request, method).await {
+                    return found.map_err(|error| error.charged(Some(&mut admission)));
+                }
                 return forward(request, method, admission).await;
             }
             (None, Some(kind)) => return lists::respond(request, kind, admission).await,
@@ -109,15 +111,11 @@ async fn forward(
             .map_err(|error| error.charged(Some(&mut admission)))?;
     let (app, caller, id) = (&request.http.app, request.caller, call.id);
     let Some(notifications) = notifications else {
-        let outcome = app.gateway.call(caller, admission, call).await;
+        let outcome = app.gateway.call(caller, admission, &call).await;
         return Ok(respond_with_json(outcome, translation, id).await);
     };
     let (app, caller) = (app.clone(), caller.clone());
-    // A stream is not polled while its client does not read, but the call's deadline must hold. So
-    // the call has a task of its own.
-    let call = tokio::spawn(async move { app.gateway.call(&caller, admission, call).await });
-    let call = AbortOnDropHandle::new(call);
-    let outcome = async { call.await.ok() };
+    let outcome = async move { Some(app.gateway.call(&caller, admission, &call).await) };
     let response = CallResponse::new(outcome, notifications, translation).respond(id).await;
     Ok(response.unwrap_or_else(sse::respond_empty))
 }

@@ -8,11 +8,14 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{Session, SessionState, canonical};
+use super::{Delivery, Session, SessionState, canonical};
 use crate::backend::changes::Changes;
 use crate::backend::changes::mailbox::Lists;
 use crate::backend::changes::recipients::{ServerRequest, SessionClient};
 use crate::backend::connection::Connection;
+use crate::backend::connection::call_notifications::{
+    CallNotification, NotificationSender, Passed,
+};
 use crate::http::mcp::rpc;
 use crate::protocol::jsonrpc::{Frame, INTERNAL_ERROR};
 use crate::protocol::mcp::{LogLevel, method};
@@ -33,15 +36,37 @@ impl Session {
         }
         state.request_streams.clear();
         state.session_stream = None;
+        state.unheard = None;
         state.subscriptions.clear();
         state.permit = None;
         true
     }
 }
 
+impl Session {
+    /// Delivers a message that belongs to no request. While the client reads no stream, the message
+    /// waits for the next one.
+    fn deliver_or_keep(&self, state: &mut SessionState, message: &Bytes) -> Passed {
+        match state.deliver(message) {
+            Delivery::Done => Passed::On,
+            Delivery::NoRoom => Passed::Dropped(1),
+            Delivery::NoStream if self.has_ended() => Passed::Unwanted,
+            Delivery::NoStream => {
+                let new = || NotificationSender::new(None, Some(self.unsent.clone()));
+                let (unheard, _) = state.unheard.get_or_insert_with(new);
+                unheard.send(CallNotification::Message(message.clone()))
+            }
+        }
+    }
+}
+
 impl SessionClient for Session {
     fn capabilities(&self) -> &str {
         &self.capabilities
+    }
+
+    fn has_missed_lists(&self) -> bool {
+        self.state.lock().has_missed_lists
     }
 
     fn follow_changes(&self, changes: &Arc<Changes>) {
@@ -92,7 +117,7 @@ impl SessionClient for Session {
         let number = state.next_number();
         let message = Frame::request(number, &method, &[&params]).into_bytes();
         let is_asked = state.server_requests.len() < SERVER_REQUESTS_MAX
-            && state.deliver(&Bytes::from(message));
+            && state.deliver(&Bytes::from(message)) == Delivery::Done;
         if is_asked {
             state.server_requests.insert(number, (connection, id));
             return;
@@ -116,15 +141,18 @@ impl SessionClient for Session {
         state.deliver(&rpc::notification(method::CANCELLED, &params));
     }
 
-    fn notify(&self, method: &str, params: Option<Bytes>) {
-        self.state.lock().deliver(&rpc::notification(method, &text(params.as_ref())));
+    fn notify(&self, method: &str, params: Option<Bytes>) -> Passed {
+        let message = rpc::notification(method, &text(params.as_ref()));
+        self.deliver_or_keep(&mut self.state.lock(), &message)
     }
 
-    fn log(&self, level: LogLevel, params: Bytes) {
-        let state = self.state.lock();
-        if state.log_level.is_none_or(|lowest| level >= lowest) {
-            state.deliver(&rpc::notification(method::LOG_MESSAGE, &text(Some(&params))));
+    fn log(&self, level: LogLevel, params: Bytes) -> Passed {
+        let mut state = self.state.lock();
+        if state.log_level.is_some_and(|lowest| level < lowest) {
+            return Passed::Unwanted;
         }
+        let message = rpc::notification(method::LOG_MESSAGE, &text(Some(&params)));
+        self.deliver_or_keep(&mut state, &message)
     }
 }
 

@@ -22,10 +22,10 @@ use crate::cluster::{
 use crate::common::limit_use::LimitUse;
 use crate::gateway::{CallError, Executed};
 use crate::http::AppState;
+use crate::http::mcp::HttpRequest;
 use crate::http::mcp::legacy::session_not_found;
 use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::stream::relay_response::relay;
-use crate::http::mcp::{HttpRequest, Scope};
 use crate::protocol::jsonrpc::ID_LEN_MAX;
 use crate::protocol::mcp::{LogLevel, method};
 
@@ -78,7 +78,7 @@ impl HttpRequest {
                 // The session is still there, so the client need not open another.
                 let reason =
                     "the replica that owns the session refuses forwarded requests".to_owned();
-                Err(CallError::ServerUnavailable { reason, retry_after: REFUSED_RETRY }.into())
+                Err(CallError::unavailable(reason, REFUSED_RETRY).into())
             }
             Ok(Err(PeerSendError::Broken(why))) => {
                 count("broken");
@@ -156,10 +156,10 @@ impl HttpRequest {
     }
 
     fn peer_request(&self) -> PeerRequest {
-        let path = match &self.scope {
-            Scope::All => "/mcp".to_owned(),
-            // The name of an existing server needs no escapes.
-            Scope::One(server) => format!("/mcp/{server}"),
+        let path = match self.scope.path() {
+            None => "/mcp".to_owned(),
+            // The name of an existing server or toolset needs no escapes.
+            Some(path) => format!("/mcp/{path}"),
         };
         let (method, headers) = (self.method.clone(), end_to_end(&self.headers));
         PeerRequest { method, path, headers, body: self.body.clone() }

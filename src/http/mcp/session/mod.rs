@@ -6,7 +6,9 @@
 mod ask_store;
 mod client;
 pub(crate) mod forward_to_owner;
+mod opened_tokens;
 mod revoked_sessions;
+mod session_token;
 pub(crate) mod sessions;
 
 pub(crate) use self::ask_store::QUERIES_MAX;
@@ -26,21 +28,31 @@ use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Changes, Subscription};
 use crate::backend::connection::Connection;
 use crate::backend::connection::call_notifications::{
-    CallNotification, CallNotifications, NotificationSender,
+    CallNotification, CallNotifications, NotificationSender, Passed,
 };
 use crate::cluster::Peer;
 use crate::common::byte_budget::TenantBytes;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::Frame;
-use crate::protocol::mcp::LogLevel;
 use crate::protocol::mcp::params::text_of;
+use crate::protocol::mcp::{LogLevel, ProtocolVersion};
 use crate::tenants::Tenant;
 
 /// The most requests of one session that can be cancelled.
 const RUNNING_MAX: usize = 4096;
 /// How long changes are kept for a client without a stream.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// The fate of a message to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivery {
+    Done,
+    /// The client's streams have no room.
+    NoRoom,
+    /// The client reads no stream.
+    NoStream,
+}
 
 /// The replica that opened a session. Only there are its processes, streams and subscriptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,9 +68,12 @@ pub(crate) struct Session {
     pub(crate) tenant: TenantId,
     /// The client's capabilities: a JSON object.
     capabilities: String,
+    pub(crate) version: ProtocolVersion,
     pub(crate) owner: OwnerReplica,
     /// When its token expires, in seconds since 1970.
     pub(crate) expires: u64,
+    /// Counts messages that wait.
+    unsent: Arc<TenantBytes>,
     /// Changes that the client has not been sent yet.
     pub(crate) mailbox: Arc<Mailbox>,
     state: Mutex<SessionState>,
@@ -76,6 +91,10 @@ struct SessionState {
     /// The stream that `GET` opened.
     session_stream: Option<(u64, NotificationSender)>,
     subscriptions: HashMap<ServerId, (Lists, Arc<Subscription>)>,
+    /// Whether the client was given lists that leave out servers of its own.
+    has_missed_lists: bool,
+    /// Messages of the session's own servers that wait for a stream.
+    unheard: Option<(NotificationSender, CallNotifications)>,
     /// Requests of the session's own servers: who asked, under which id.
     server_requests: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
     last_number: u64,
@@ -89,13 +108,23 @@ impl Session {
     pub(crate) fn new(
         id: SessionId,
         tenant: &Tenant,
+        version: ProtocolVersion,
         capabilities: String,
         owner: OwnerReplica,
         expires: u64,
     ) -> Self {
-        let (tenant, ended) = (tenant.id.clone(), tenant.removed.child_token());
-        let state = Mutex::new(SessionState::new());
-        Self { id, tenant, capabilities, owner, expires, mailbox: Arc::default(), state, ended }
+        Self {
+            id,
+            tenant: tenant.id.clone(),
+            capabilities,
+            version,
+            owner,
+            expires,
+            unsent: tenant.held.unsent.clone(),
+            mailbox: Arc::new(Mailbox::new(tenant.held.unsent.clone())),
+            state: Mutex::new(SessionState::new()),
+            ended: tenant.removed.child_token(),
+        }
     }
 
     pub(crate) fn is_owned_here(&self) -> bool {
@@ -118,6 +147,7 @@ impl Session {
         let must_stay = state.log_level.is_some() || state.subscriptions.values().any(watches);
         if is_left && !must_stay {
             state.subscriptions.clear();
+            state.unheard = None;
             state.permit = None;
         }
     }
@@ -148,6 +178,15 @@ impl Session {
         Ok(())
     }
 
+    /// Notes that the client was given a list that leaves out servers of its own. Without a permit
+    /// the client has no stream on which it could hear of them.
+    pub(crate) fn note_missed_list(&self, quota: &Arc<StreamQuota>) {
+        let mut state = self.state.lock();
+        if state.take_permit(&self.tenant, quota).is_ok() {
+            state.has_missed_lists = true;
+        }
+    }
+
     /// Registers a request, so that it can be cancelled, and its stream can carry messages. A
     /// request whose id is in use already cannot be cancelled.
     pub(crate) fn register(
@@ -163,7 +202,10 @@ impl Session {
         if can_cancel {
             state.running.insert(id.clone(), (number, cancelled.clone()));
         }
-        state.request_streams.extend(listener.map(|listener| (number, listener)));
+        if let Some(listener) = listener {
+            state.send_unheard(&listener);
+            state.request_streams.push((number, listener));
+        }
         drop(state);
         // The session may have ended since the request came in.
         if self.ended.is_cancelled() {
@@ -185,11 +227,11 @@ impl Session {
     pub(crate) fn open_stream(
         self: &Arc<Self>,
         quota: &Arc<StreamQuota>,
-        unsent: Option<Arc<TenantBytes>>,
     ) -> Result<(Registered, CallNotifications), CallError> {
-        let (listener, notifications) = NotificationSender::new(None, unsent);
+        let (listener, notifications) = NotificationSender::new(None, Some(self.unsent.clone()));
         let mut state = self.state.lock();
         state.take_permit(&self.tenant, quota)?;
+        state.send_unheard(&listener);
         let number = state.next_number();
         state.session_stream = Some((number, listener));
         Ok((Registered { session: self.clone(), number, id: None }, notifications))
@@ -252,6 +294,8 @@ impl SessionState {
             request_streams: Vec::new(),
             session_stream: None,
             subscriptions: HashMap::new(),
+            has_missed_lists: false,
+            unheard: None,
             server_requests: HashMap::new(),
             last_number: 0,
             open_requests: 0,
@@ -289,10 +333,24 @@ impl SessionState {
     }
 
     /// Sends a message on one stream of the client's: that of its newest request with room, else
-    /// the session's. Returns whether there was any.
-    fn deliver(&self, message: &Bytes) -> bool {
-        let mut streams = self.request_streams.iter().rev().chain(&self.session_stream);
-        streams.any(|(_, listener)| listener.send(CallNotification::Message(message.clone())))
+    /// the session's.
+    fn deliver(&self, message: &Bytes) -> Delivery {
+        let mut is_read = false;
+        for (_, listener) in self.request_streams.iter().rev().chain(&self.session_stream) {
+            if listener.send(CallNotification::Message(message.clone())) == Passed::On {
+                return Delivery::Done;
+            }
+            is_read |= listener.is_read();
+        }
+        if is_read { Delivery::NoRoom } else { Delivery::NoStream }
+    }
+
+    /// Sends the messages that waited for a stream.
+    fn send_unheard(&mut self, listener: &NotificationSender) {
+        let Some((_, mut unheard)) = self.unheard.take() else { return };
+        while let Some(message) = unheard.try_recv() {
+            listener.send(message);
+        }
     }
 
     fn next_number(&mut self) -> u64 {

@@ -5,16 +5,17 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::opened_tokens::OpenedTokens;
 use super::revoked_sessions::{ANY_TENANT, RevokedSessions};
+use super::session_token::{SessionToken, now};
 use super::{OwnerReplica, Session};
 use crate::backend::changes::recipients::SessionClient;
 use crate::cluster::{Cluster, Peer};
@@ -41,6 +42,9 @@ const CLOCKS_DIFFER: Duration = Duration::from_secs(30);
 pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 /// The most sessions per shard whose last keep-alive is remembered.
 const KEEP_ALIVES_MAX: usize = 4096;
+/// The most live sessions per shard beyond which one without state is forgotten after each request.
+/// Up to this many wait for the next sweep, so that their next request finds them.
+const STATELESS_MAX: usize = 64;
 /// How often to look for idle sessions.
 pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
@@ -58,6 +62,7 @@ pub(crate) struct Sessions {
     rate: DefaultKeyedRateLimiter<TenantId>,
     /// By the first byte of the id, so that callers do not share one lock.
     shards: [Mutex<Shard>; SHARDS],
+    opened: OpenedTokens,
 }
 
 #[derive(Default)]
@@ -90,29 +95,6 @@ pub(crate) struct UnknownSession {
     expires: u64,
 }
 
-#[derive(Serialize, Deserialize)]
-struct SessionToken<'a> {
-    id: [u8; 16],
-    expires: u64,
-    version: &'a str,
-    /// `None` if the endpoint shows all servers.
-    server: Option<&'a str>,
-    /// The id of the replica that opened the session.
-    owner: &'a str,
-    /// The address at which other replicas reach the owner.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    address: Option<SocketAddr>,
-    #[serde(borrow)]
-    capabilities: &'a RawValue,
-}
-
-impl<'a> SessionToken<'a> {
-    /// Returns `None` for a token that has expired.
-    fn parse(plain: &'a [u8]) -> Option<Self> {
-        serde_json::from_slice(plain).ok().filter(|token: &Self| token.expires >= now())
-    }
-}
-
 impl Sessions {
     /// With a cluster, ends of sessions must be followed from before this on.
     pub(crate) fn new(sealer: Arc<Sealer>, cluster: Option<Arc<Cluster>>) -> Self {
@@ -123,7 +105,8 @@ impl Sessions {
         let rate = RateLimiter::keyed(Quota::per_second(PER_SECOND).allow_burst(BURST));
         let all_tokens = || now() + (VALID_FOR + CLOCKS_DIFFER).as_secs();
         let unknown_until = cluster.as_ref().map_or(0, |_| all_tokens());
-        Self { sealer, replica, cluster, unknown_until, rate, shards: Default::default() }
+        let (shards, opened) = Default::default();
+        Self { sealer, replica, cluster, unknown_until, rate, shards, opened }
     }
 
     /// Opens a session and returns its token, unless the tenant opens sessions too often.
@@ -140,7 +123,7 @@ impl Sessions {
             id: *id.as_bytes(),
             expires,
             version: version.as_str(),
-            server: scope.server(),
+            endpoint: scope.path(),
             owner: &self.replica,
             address: self.cluster.as_ref().map(|cluster| cluster.me().address),
             capabilities,
@@ -149,7 +132,7 @@ impl Sessions {
         let context = tenant.id.unique_text();
         let token = self.sealer.seal(Purpose::Session, context.as_bytes(), &token);
         let (capabilities, owner) = (capabilities.get().to_owned(), OwnerReplica::This);
-        let session = Session::new(id.clone(), tenant, capabilities, owner, expires);
+        let session = Session::new(id.clone(), tenant, version, capabilities, owner, expires);
         let session = Arc::new(session);
         session.request_started();
         self.shard(&id).lock().live.insert(id, session.clone());
@@ -164,22 +147,49 @@ impl Sessions {
         scope: &Scope,
         token: &str,
     ) -> Result<SessionInUse<'_>, NoSession> {
+        if let Some(session) = self.opened.get(&tenant.id, scope, token, now()) {
+            let mut shard = self.shard(&session.id).lock();
+            // Every end of a session removes it from the live ones.
+            if shard.live.get(&session.id).is_some_and(|live| Arc::ptr_eq(live, &session)) {
+                return self.begin_request(&mut shard, session.clone());
+            }
+        }
+        self.open(tenant, scope, token)
+    }
+
+    /// Opens the token to find its session.
+    fn open(
+        &self,
+        tenant: &Tenant,
+        scope: &Scope,
+        token: &str,
+    ) -> Result<SessionInUse<'_>, NoSession> {
         let context = tenant.id.unique_text();
-        let token = self.sealer.open(Purpose::Session, context.as_bytes(), token);
-        let token = token.ok_or(NoSession::NotFound)?;
-        let token = SessionToken::parse(&token)
-            .filter(|token| token.server == scope.server())
-            .filter(|token| ProtocolVersion::parse(token.version).is_some())
+        let plain = self.sealer.open(Purpose::Session, context.as_bytes(), token);
+        let plain = plain.ok_or(NoSession::NotFound)?;
+        let opened = SessionToken::parse(&plain)
+            .filter(|opened| opened.endpoint == scope.path())
             .ok_or(NoSession::NotFound)?;
-        let id = SessionId::from_bytes(token.id);
+        let version = ProtocolVersion::parse(opened.version).ok_or(NoSession::NotFound)?;
+        let id = SessionId::from_bytes(opened.id);
         let mut shard = self.shard(&id).lock();
-        self.check(&shard, &context, &id, &token)?;
+        self.check(&shard, &context, &id, &opened)?;
         let session = shard.live.entry(id.clone()).or_insert_with(|| {
-            let capabilities = token.capabilities.get().to_owned();
-            let owner = self.owner(token.owner, token.address);
-            Arc::new(Session::new(id, tenant, capabilities, owner, token.expires))
+            let capabilities = opened.capabilities.get().to_owned();
+            let owner = self.owner(opened.owner, opened.address);
+            Arc::new(Session::new(id, tenant, version, capabilities, owner, opened.expires))
         });
         let session = session.clone();
+        self.opened.add(scope, token, &session);
+        self.begin_request(&mut shard, session)
+    }
+
+    /// Counts a request of a live session, unless the session has ended.
+    fn begin_request(
+        &self,
+        shard: &mut Shard,
+        session: Arc<Session>,
+    ) -> Result<SessionInUse<'_>, NoSession> {
         // First this, then the check: a session with an open request is not evicted.
         session.request_started();
         if session.has_ended() {
@@ -307,6 +317,7 @@ impl Sessions {
     pub(crate) fn sweep(&self) -> u64 {
         let mut forgotten = 0;
         self.rate.retain_recent();
+        self.opened.sweep();
         for shard in &self.shards {
             let idle: Vec<_> = {
                 let mut shard = shard.lock();
@@ -350,7 +361,8 @@ impl Sessions {
     }
 }
 
-/// A session that a request uses. When dropped, the session is forgotten if its token says all.
+/// A session that a request uses. When dropped, the session is forgotten if its token says all and
+/// there are many sessions.
 pub(crate) struct SessionInUse<'a> {
     sessions: &'a Sessions,
     pub(crate) session: Arc<Session>,
@@ -360,15 +372,12 @@ impl Drop for SessionInUse<'_> {
     fn drop(&mut self) {
         self.session.request_finished();
         let mut shard = self.sessions.shard(&self.session.id).lock();
+        let is_crowded = shard.live.len() > STATELESS_MAX;
         // Only this guard and the table hold it.
-        if Arc::strong_count(&self.session) == 2 && self.session.is_blank() {
+        if is_crowded && Arc::strong_count(&self.session) == 2 && self.session.is_blank() {
             shard.live.remove(&self.session.id);
         }
     }
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::backend::RunState;
 use crate::backend::changes::Changes;
-use crate::backend::changes::mailbox::{Change, List, Lists, Mailbox};
+use crate::backend::changes::mailbox::{Change, List, Lists, Mailbox, UpdateDetails};
 use crate::common::ids::ServerId;
 use crate::gateway::Caller;
 use crate::http::AppState;
@@ -33,18 +33,26 @@ impl ChangeMessages {
             Change::List(List::Tools) => self.message(method::TOOLS_CHANGED, None),
             Change::List(List::Prompts) => self.message(method::PROMPTS_CHANGED, None),
             Change::List(List::Resources) => self.message(method::RESOURCES_CHANGED, None),
-            Change::Resource(server, uri) => {
+            Change::Resource(server, uri, details) => {
                 let uri = self.scope.exposed_uri(server.as_str(), &uri);
-                self.message(method::RESOURCE_UPDATED, Some(&uri))
+                self.message(method::RESOURCE_UPDATED, Some((&uri, &details.unwrap_or_default())))
             }
         }
     }
 
-    fn message(&self, method: &str, uri: Option<&str>) -> Bytes {
-        let uri = uri.map(|uri| format!("\"uri\":{}", json!(uri)));
-        let members = uri.into_iter().chain(self.subscription_id.as_deref().map(subscription_meta));
-        let members = members.collect::<Vec<_>>().join(",");
-        rpc::notification(method, &format!("{{{members}}}"))
+    fn message(&self, method: &str, resource: Option<(&str, &UpdateDetails)>) -> Bytes {
+        let (mut members, mut meta) = (String::new(), String::new());
+        if let Some(id) = &self.subscription_id {
+            meta += &format!(",\"{}\":{id}", meta::SUBSCRIPTION_ID);
+        }
+        if let Some((uri, details)) = resource {
+            members += &format!(",\"uri\":{}{}", json!(uri), details.others);
+            meta += &details.meta;
+        }
+        if !meta.is_empty() {
+            members += &format!(",\"_meta\":{{{}}}", meta.trim_start_matches(','));
+        }
+        rpc::notification(method, &format!("{{{}}}", members.trim_start_matches(',')))
     }
 }
 
@@ -81,7 +89,7 @@ impl VisibleServers {
     /// Returns the lists of a server that the client wants and may see.
     pub(crate) fn lists(&self, server: &ServerId) -> Lists {
         let Lists { tools, prompts, resources } = self.wanted;
-        let may_use_all = self.caller.tenant.may_use_all_of(server.as_str());
+        let may_use_all = self.caller.may_use_all_of(server.as_str());
         Lists { tools, prompts: prompts && may_use_all, resources: resources && may_use_all }
     }
 
@@ -107,18 +115,29 @@ impl VisibleServers {
         now.into_iter().filter(|source| !is_known(source)).map(with_lists).collect()
     }
 
-    /// Waits until servers may have been added, and returns `true`. Returns `false` when the stream
-    /// must close: the gateway shuts down, or the caller's rights have changed. Cancel-safe.
-    pub(crate) async fn changed(&mut self) -> bool {
+    /// Waits until servers may have been added, or the caller's toolset may have changed. Returns
+    /// the lists that are others now, whatever servers say; `None` when the stream must close: the
+    /// gateway shuts down, or the caller's rights have changed. Cancel-safe.
+    pub(crate) async fn changed(&mut self) -> Option<Lists> {
         tokio::select! {
             biased;
-            () = self.app.closing.cancelled() => false,
-            () = self.caller.credential.ended() => false,
+            () = self.app.closing.cancelled() => None,
+            () = self.caller.credential.ended() => None,
             changed = self.changed.changed() => match changed {
-                Ok(()) => true,
+                Ok(()) => self.follow_toolset(),
                 Err(_) => std::future::pending().await,
             },
         }
+    }
+
+    /// Follows the caller's toolset after a reload. `None` if it is gone.
+    fn follow_toolset(&mut self) -> Option<Lists> {
+        let Some(before) = &self.caller.toolset else { return Some(Lists::default()) };
+        let now = self.app.gateway.within(self.caller.clone(), before.id().as_str()).ok()?;
+        let is_same = now.toolset.as_ref().is_some_and(|now| Arc::ptr_eq(now, before));
+        self.caller = now;
+        let tools = self.wanted.tools && !is_same;
+        Some(Lists { tools, ..Lists::default() })
     }
 }
 

@@ -50,16 +50,32 @@ function operation(description, path, method, described) {
   return whole;
 }
 
+// Shows a section for each tag, in the document's order.
 function show(description) {
-  const tags = new Map();
+  const sections = new Map();
+  const section = (tag) => {
+    if (!sections.has(tag)) sections.set(tag, element("section", {}, element("h2", {}, tag)));
+    return sections.get(tag);
+  };
+  for (const tag of description.tags ?? []) section(tag.name);
   for (const [path, methods] of Object.entries(description.paths)) {
     for (const [method, described] of Object.entries(methods)) {
-      const tag = described.tags?.[0] ?? "other";
-      if (!tags.has(tag)) tags.set(tag, [element("h2", {}, tag)]);
-      tags.get(tag).push(operation(description, path, method, described));
+      const made = operation(description, path, method, described);
+      section(described.tags?.[0] ?? "other").append(made);
     }
   }
-  byId("operations").replaceChildren(...[...tags.values()].flat());
+  byId("operations").replaceChildren(...sections.values());
+  find();
+}
+
+// Hides what does not fit the search, and sections of which nothing is left.
+function find() {
+  const wanted = byId("find").value.toLowerCase();
+  for (const section of document.querySelectorAll("section")) {
+    const operations = [...section.querySelectorAll("details")];
+    for (const one of operations) one.hidden = !one.dataset.find.includes(wanted);
+    section.hidden = operations.every((one) => one.hidden);
+  }
 }
 
 async function load() {
@@ -77,10 +93,5 @@ async function load() {
 }
 
 byId("show").addEventListener("click", load);
-byId("find").addEventListener("input", () => {
-  const wanted = byId("find").value.toLowerCase();
-  for (const one of document.querySelectorAll("details")) {
-    one.hidden = !one.dataset.find.includes(wanted);
-  }
-});
+byId("find").addEventListener("input", find);
 load();

@@ -13,6 +13,9 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::calls::batch::outcome::{ItemOutcome, PIECE_LEN, write_all};
 use crate::calls::batch::{Rights, RunningBatch};
 use crate::calls::{Outcome, OutcomeKind};
+use crate::http::error::HttpResult;
+use crate::http::unsent::hold;
+use crate::tenants::Tenant;
 
 pub(super) const NDJSON: &str = "application/x-ndjson";
 
@@ -39,12 +42,15 @@ pub(super) async fn whole<R: Rights>(running: RunningBatch<R>) -> Response<Body>
     response
 }
 
-/// Writes the answer of an asynchronous batch that has ended.
-pub(super) fn kept(outcome: &Outcome) -> Response<Body> {
+/// Writes the answer of an asynchronous batch that has ended, if there is room for it.
+pub(super) fn kept(outcome: &Outcome, tenant: &Tenant) -> HttpResult {
+    let held = outcome.hold(tenant)?;
     let is_error = outcome.head.outcome == OutcomeKind::Error;
     let content_type = if is_error { "application/problem+json" } else { "application/json" };
     let headers = [(header::CONTENT_TYPE, content_type)];
-    (status(outcome.head.status), headers, outcome.body.clone()).into_response()
+    let mut response = (status(outcome.head.status), headers, outcome.body.clone()).into_response();
+    hold(&mut response, held);
+    Ok(response)
 }
 
 fn status(number: u16) -> StatusCode {

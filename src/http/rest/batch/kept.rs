@@ -15,7 +15,7 @@ use super::answer;
 use crate::calls::batch::Options;
 use crate::calls::batch::accepted::BatchDetails;
 use crate::calls::{CallView, Details, Polled, Ran, RecordKind, Refusal, Waited};
-use crate::gateway::Caller;
+use crate::gateway::{Caller, Held};
 use crate::http::auth::Authenticated;
 use crate::http::body;
 use crate::http::error::{HttpError, HttpResult};
@@ -30,6 +30,7 @@ pub(super) struct AcceptableBatch {
     pub(super) app: Arc<AppState>,
     pub(super) caller: Caller,
     pub(super) body: Bytes,
+    pub(super) _held: Held,
     pub(super) options: Options,
 }
 
@@ -37,7 +38,7 @@ impl AcceptableBatch {
     /// Accepts the batch. Answers with 202, unless it is over within the time that its caller
     /// waits.
     pub(super) async fn accept(self) -> HttpResult {
-        let Self { app, caller, body, options } = self;
+        let Self { app, caller, body, _held, options } = self;
         let Options { key, details, tool_errors_fail, wait } = options;
         let batch = Some(BatchDetails { key, tool_errors_fail });
         let details = Details { is_async: true, batch, ..details };
@@ -48,7 +49,9 @@ impl AcceptableBatch {
             waited = ticket.wait(now + wait).await?;
         }
         match (waited, ticket.begun()) {
-            (Waited::Answered(answer), _) if wait.is_some() => Ok(answer::kept(&answer.outcome)),
+            (Waited::Answered(answer), _) if wait.is_some() => {
+                answer::kept(&answer.outcome, &caller.tenant)
+            }
             (_, Some((identity, state))) => Ok(accepted(&identity, state, PATH)),
             _ => Err(Refusal::StoreUnavailable { executed: Ran::Unknown }.into()),
         }
@@ -77,10 +80,10 @@ pub(crate) async fn result(
     charge(&caller).await?;
     let deadline = Instant::now() + wait;
     let polled = app.calls.result(&caller.tenant, RecordKind::Batch, id, deadline).await?;
-    Ok(match polled {
-        Polled::Ended(outcome) => answer::kept(&outcome),
-        Polled::Open(view) => not_over(batch_json(*view).to_string()),
-    })
+    match polled {
+        Polled::Ended(outcome) => answer::kept(&outcome, &caller.tenant),
+        Polled::Open(view) => Ok(not_over(batch_json(*view).to_string())),
+    }
 }
 
 /// Cancels the calls that run, and begins no others.

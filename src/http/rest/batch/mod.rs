@@ -21,11 +21,11 @@ use crate::calls::Details;
 use crate::calls::batch::outcome::Problem;
 use crate::calls::batch::request::Batch;
 use crate::calls::batch::{Options, Rights, RunningBatch};
-use crate::gateway::{CallError, Caller};
+use crate::gateway::{CallError, Caller, Held};
 use crate::http::auth::Authenticated;
 use crate::http::body;
 use crate::http::error::{HttpError, HttpResult, item_problem};
-use crate::http::headers::{accepts, fairness_key, trace_members};
+use crate::http::headers::{accepts, fairness_key, trace_of};
 use crate::http::state::AppState;
 use crate::tenants::limits::{Cost, LimitRefusal};
 
@@ -41,6 +41,8 @@ struct RequestRights {
     /// The request's head, to authenticate the caller again if its rights change meanwhile.
     head: Parts,
     caller: Caller,
+    /// Counts the bytes of the request until the batch has ended.
+    _held: Held,
 }
 
 /// Charges the batch before it is taken apart: the first of its calls is paid with that. Nobody
@@ -114,34 +116,37 @@ async fn read(
     let arrived = Instant::now();
     let (head, body) = request.into_parts();
     let (asked, tags) = (Asked::read(&head.headers)?, tags(&head.headers)?);
+    if asked.callback.is_some() {
+        let message = "`Trunkline-Callback` is for single calls: ask `GET /v1/batches/{id}/result`";
+        return Err(HttpError::invalid(message));
+    }
     let options = Options {
         key: asked.key,
         details: Details {
             labels: tags.labels,
             request_id: tags.request_id,
             fairness_key: fairness_key(&head.headers)?,
-            trace: trace_members(&head.headers),
+            trace: trace_of(&head.headers),
             ..Details::default()
         },
         tool_errors_fail: asked.tool_errors_fail,
         wait: asked.prefer.wait,
     };
     let body_deadline = arrived + body::TIMEOUT;
-    let read = body::read_held(&caller, &head.headers, body, BODY_MAX, body_deadline);
-    let (body, arriving) = read.await?;
+    let read = body::read_for(&caller, &head.headers, body, BODY_MAX, body_deadline);
+    let (body, held) = read.await?;
     pay(&caller, body_deadline).await?;
-    drop(arriving);
     let (tenant, calls_max) = (&caller.tenant, app.batch.max_calls as usize);
     let parse = || Batch::parse(&body, calls_max);
     let parsed = app.gateway.offload().in_place(&tenant.long_work, body.len(), parse).await;
     let mut batch = parsed.map_err(|error| HttpError::InvalidRequest(error.to_string()))?;
     if asked.prefer.respond_async {
-        let batch = kept::AcceptableBatch { app, caller, body, options };
+        let batch = kept::AcceptableBatch { app, caller, body, _held: held, options };
         return Ok(Asking::Accept(Box::new(batch)));
     }
     batch.limit_concurrency(&caller.tenant);
     let calls = app.calls.clone();
-    let rights = RequestRights { app, head, caller };
+    let rights = RequestRights { app, head, caller, _held: held };
     let running = RunningBatch::new(&calls, rights, batch, options, arrived);
     Ok(Asking::Answer(Box::new(running)))
 }

@@ -6,18 +6,38 @@ use proptest::prelude::*;
 fn a_frame_is_one_line_even_if_its_body_has_line_breaks() {
     let frame = Frame::request(5, "tools/call", &["{\n\"a\":", "\r\n1}"]);
     assert_eq!(
-        std::str::from_utf8(frame.as_bytes()).unwrap(),
+        std::str::from_utf8(&frame.bytes()).unwrap(),
         "{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"tools/call\",\"params\":{ \"a\":  1}}\n"
     );
+}
+
+#[test]
+fn a_long_object_is_written_as_a_short_one_is_and_shared_until_then() {
+    for len in [10, SHORT_OBJECT + 10] {
+        let text = "x".repeat(len);
+        let body = Bytes::from(format!("{{\"a\":\n\"{text}\"}}"));
+        let object = RawObject::parse(body).unwrap();
+        let frame = Frame::request_around(5, "m", &["{\"o\":"], &object, &[",\"n\":\n1}"]);
+        assert_eq!(frame.inside.is_some(), len > SHORT_OBJECT);
+        let expected = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"m\",\"params\":{{\"o\":{{\"a\": \
+             \"{text}\"}},\"n\": 1}}}}\n"
+        );
+        assert_eq!(frame.byte_len(), expected.len());
+        assert_eq!(frame.bytes(), expected.as_bytes());
+        if let Some((_, inside)) = &frame.inside {
+            assert_eq!(inside.0.as_ptr(), object.0.as_ptr());
+        }
+        assert_eq!(frame.into_bytes(), expected.as_bytes());
+    }
 }
 
 #[test]
 fn answers_echo_the_id() {
     let id = RawValue::from_string("1.10".into()).unwrap();
     let frame = Frame::result(&id, &serde_json::json!({"ok": true}));
-    let Ok(Message::Response { id, outcome: Ok(result) }) = decode(frame.as_bytes()) else {
-        panic!()
-    };
+    let bytes = frame.bytes();
+    let Ok(Message::Response { id, outcome: Ok(result) }) = decode(&bytes) else { panic!() };
     assert_eq!((id.get(), result.get()), ("1.10", r#"{"ok":true}"#));
 }
 
@@ -25,7 +45,7 @@ fn answers_echo_the_id() {
 fn an_error_without_a_readable_id_answers_null() {
     let frame = Frame::error(None, -32700, "no \"JSON\"", None);
     assert_eq!(
-        std::str::from_utf8(frame.as_bytes()).unwrap(),
+        std::str::from_utf8(&frame.bytes()).unwrap(),
         concat!(
             r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no \"JSON\""}}"#,
             "\n"

@@ -75,7 +75,7 @@ async fn adding_a_resource_does_not_name_all_others_again() {
         }))
         .await;
     let test = ServerId::parse("test").unwrap();
-    assert_eq!(scene.mailbox.next().await, Change::Resource(test, uri(895)));
+    assert_eq!(scene.mailbox.next().await, Change::Resource(test, uri(895), None));
     // All at once take one request.
     let before = server.requests;
     scene.listener.watch_all((0..890).map(uri)).unwrap();
@@ -100,5 +100,5 @@ async fn resources_of_a_request_that_the_server_ends_are_requested_again() {
     assert_eq!((server.watched().len(), server.requests), (3, 4));
     // Updates between the two requests were missed.
     let test = ServerId::parse("test").unwrap();
-    assert_eq!(scene.mailbox.next().await, Change::Resource(test, uri(1)));
+    assert_eq!(scene.mailbox.next().await, Change::Resource(test, uri(1), None));
 }

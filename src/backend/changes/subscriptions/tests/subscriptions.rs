@@ -50,7 +50,7 @@ fn run(
     capabilities: Value,
 ) -> (Peer, JoinHandle<()>) {
     let (connection, peer) =
-        connect(PIPE_LEN, Recipients { changes: changes.clone(), client: None });
+        connect(PIPE_LEN, Recipients { changes: changes.clone(), client: None, shown_tools: None });
     let capabilities = serde_json::from_value(capabilities).unwrap();
     let ready = Ready {
         connection,
@@ -195,7 +195,7 @@ async fn a_refusal_is_passed_on_and_needs_no_unsubscribe() {
     let error = json!({"code": 5, "message": "no", "data": [1]});
     scene.peer.send(json!({"id": id, "error": error})).await;
     let Err(WatchError::Refused(refused)) = watching.await.unwrap() else { panic!() };
-    assert_eq!((refused.code, refused.message.as_str()), (5, "no"));
+    assert_eq!((refused.code, &*refused.message), (5, "no"));
     assert_eq!(refused.data.as_ref().unwrap().get(), "[1]");
     scene.silence().await;
 }
@@ -237,7 +237,7 @@ async fn at_a_modern_server_the_new_request_starts_before_the_old_one_ends() {
     let updated = json!({"method": "notifications/resources/updated", "params": {"uri": "y"}});
     scene.peer.send(updated).await;
     let server = ServerId::parse("test").unwrap();
-    assert_eq!(scene.mailbox.next().await, Change::Resource(server, "y".to_owned()));
+    assert_eq!(scene.mailbox.next().await, Change::Resource(server, "y".to_owned(), None));
     scene.listener.unwatch("x");
     let second = scene.listens(json!({"resourceSubscriptions": ["y"]})).await;
     scene.acknowledge(&second, json!({"resourceSubscriptions": ["y"]})).await;
@@ -276,7 +276,7 @@ async fn a_resource_that_a_modern_server_refuses_silences_no_other() {
     let updated = json!({"method": "notifications/resources/updated", "params": {"uri": "good"}});
     scene.peer.send(updated).await;
     let server = ServerId::parse("test").unwrap();
-    assert_eq!(scene.mailbox.next().await, Change::Resource(server, "good".to_owned()));
+    assert_eq!(scene.mailbox.next().await, Change::Resource(server, "good".to_owned(), None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,6 @@ use super::client::SERVER_REQUESTS_MAX;
 use super::*;
 use crate::backend::changes::recipients::{Recipients, ServerRequest, SessionClient};
 use crate::backend::connection::CloseReason;
-use crate::backend::connection::call_notifications::WAITING_MAX;
 use crate::backend::testing::{PIPE_LEN, Peer, connect};
 use crate::common::policy::Policy;
 use crate::tenants::budgets::Budgets;
@@ -14,7 +13,9 @@ use crate::tenants::budgets::Budgets;
 fn session() -> Arc<Session> {
     let id = TenantId::testing("acme");
     let tenant = &Tenant::new(id, 0, Policy::unlimited(), None, &Budgets::unlimited());
-    Arc::new(Session::new(SessionId::generate(), tenant, "{}".into(), OwnerReplica::This, u64::MAX))
+    let (id, version, owner) =
+        (SessionId::generate(), ProtocolVersion::LATEST_LEGACY, OwnerReplica::This);
+    Arc::new(Session::new(id, tenant, version, "{}".into(), owner, u64::MAX))
 }
 
 /// Connects to a process of a server's.
@@ -41,7 +42,7 @@ fn next(notifications: &mut CallNotifications) -> Value {
 #[tokio::test]
 async fn a_response_goes_once_to_the_process_that_asked_under_its_own_id() {
     let (session, quota) = (session(), Arc::default());
-    let (_stream, mut notifications) = session.open_stream(&quota, None).unwrap();
+    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
     let [(one, mut peer_one), (two, mut peer_two)] = [process(), process()];
     ask(&session, &one, "1");
     ask(&session, &two, "1");
@@ -65,7 +66,7 @@ async fn a_response_goes_once_to_the_process_that_asked_under_its_own_id() {
 async fn requests_to_a_client_are_bounded_and_end_with_their_process() {
     let (session, quota) = (session(), Arc::default());
     let (connection, mut peer) = process();
-    let (_stream, mut notifications) = session.open_stream(&quota, None).unwrap();
+    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
     for n in 0..SERVER_REQUESTS_MAX {
         ask(&session, &connection, &n.to_string());
         next(&mut notifications);
@@ -92,11 +93,10 @@ async fn a_client_without_a_stream_that_it_reads_is_not_asked() {
     let (connection, mut peer) = process();
     ask(&session, &connection, "7");
     assert_eq!(peer.receive().await["error"]["code"], -32603);
+    assert!(session.state.lock().unheard.is_none());
     // Nor is a client that does not read.
-    let (_stream, notifications) = session.open_stream(&Arc::default(), None).unwrap();
-    for _ in 0..=WAITING_MAX {
-        session.notify("notifications/x", None);
-    }
+    let (_stream, notifications) = session.open_stream(&Arc::default()).unwrap();
+    while session.notify("notifications/x", None) == Passed::On {}
     ask(&session, &connection, "8");
     assert_eq!(peer.receive().await["id"], 8);
     assert!(session.state.lock().server_requests.is_empty());
@@ -110,7 +110,7 @@ async fn a_message_goes_to_the_newest_request_that_can_receive_it() {
         let (listener, notifications) = NotificationSender::new(None, None);
         (session.register(&raw(id), Some(listener), CancellationToken::new()), notifications)
     };
-    let (_stream, mut of_session) = session.open_stream(&Arc::default(), None).unwrap();
+    let (_stream, mut of_session) = session.open_stream(&Arc::default()).unwrap();
     let ((first, mut of_first), (second, of_second)) = (begin("1"), begin("2"));
     // The client has disconnected from its newest request.
     drop(of_second);
@@ -143,11 +143,32 @@ async fn the_end_of_a_session_ends_its_requests_streams_and_subscriptions() {
     let (session, quota) = (session(), Arc::<StreamQuota>::default());
     let cancelled = CancellationToken::new();
     let _running = session.register(&raw("1"), None, cancelled.clone());
-    let (_stream, mut notifications) = session.open_stream(&quota, None).unwrap();
+    let (_stream, mut notifications) = session.open_stream(&quota).unwrap();
     let changes = Changes::new(ServerId::parse("test").unwrap());
     SessionClient::follow_changes(&*session, &changes);
     session.end();
     assert!(cancelled.is_cancelled() && session.has_ended());
     assert!(notifications.recv().await.is_none());
     assert!(session.state.lock().subscriptions.is_empty() && session.state.lock().permit.is_none());
+}
+
+#[tokio::test]
+async fn what_comes_while_the_client_reads_no_stream_waits_for_the_next_one() {
+    let session = session();
+    let first = session.open_stream(&Arc::default()).unwrap();
+    drop(first.1);
+    for _ in 0..500 {
+        assert_eq!(session.notify("notifications/x", None), Passed::On);
+    }
+    let (_stream, mut notifications) = session.open_stream(&Arc::default()).unwrap();
+    for _ in 0..500 {
+        assert_eq!(next(&mut notifications)["method"], "notifications/x");
+    }
+    // Not without end.
+    drop(notifications);
+    while session.notify("notifications/y", None) == Passed::On {}
+    assert_eq!(session.notify("notifications/y", None), Passed::Dropped(1));
+    session.end();
+    assert!(session.state.lock().unheard.is_none());
+    assert_eq!(session.notify("notifications/y", None), Passed::Unwanted);
 }

@@ -47,19 +47,56 @@ fn remember(sessions: &Sessions, token: &str, quota: &Arc<StreamQuota>) {
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_that_the_token_says() {
+async fn nothing_is_remembered_for_long_that_the_token_says() {
     let sessions = sessions();
     let tokens: Vec<_> = (0..100).map(|_| open(&sessions)).collect();
+    sessions.sweep();
     assert_eq!(live(&sessions), 0);
     for token in &tokens {
         let in_use = acquire(&sessions, token).unwrap();
         assert!(in_use.session.is_owned_here());
         assert_eq!(in_use.session.capabilities(), "{\"roots\":{}}");
-        assert_eq!(live(&sessions), 1);
         let again = acquire(&sessions, token).unwrap();
         assert!(Arc::ptr_eq(&in_use.session, &again.session));
     }
+    assert_eq!(live(&sessions), 100);
+    sessions.sweep();
     assert_eq!(live(&sessions), 0);
+    assert!(acquire(&sessions, &tokens[0]).is_some());
+}
+
+#[tokio::test]
+async fn among_many_sessions_those_without_state_are_forgotten_at_once() {
+    let sessions = sessions();
+    for number in 0..2 * SHARDS * STATELESS_MAX / 1000 {
+        let tenant = tenant(&format!("t{number}"));
+        let capabilities = RawValue::from_string("{}".into()).unwrap();
+        let version = ProtocolVersion::LATEST_LEGACY;
+        for _ in 0..1000 {
+            let opened = sessions.create(&tenant, &ALL, version, &capabilities).unwrap();
+            assert!(sessions.acquire(&tenant, &ALL, &opened.1).is_ok());
+        }
+    }
+    assert!(sessions.shards.iter().all(|shard| shard.lock().live.len() <= STATELESS_MAX));
+}
+
+#[tokio::test]
+async fn a_token_is_opened_once_until_the_sweep() {
+    let (sessions, acme) = (sessions(), tenant("acme"));
+    let (token, std) = (open(&sessions), Scope::One("std".into()));
+    let known = |scope, now| sessions.opened.get(&acme.id, scope, &token, now);
+    assert!(known(&ALL, now()).is_none());
+    let session = acquire(&sessions, &token).unwrap().session.clone();
+    assert!(Arc::ptr_eq(&known(&ALL, now()).unwrap(), &session));
+    assert!(known(&ALL, session.expires).is_some() && known(&ALL, session.expires + 1).is_none());
+    assert!(known(&std, now()).is_none());
+    assert!(sessions.opened.get(&tenant("other").id, &ALL, &token, now()).is_none());
+    sessions.end_by_id(None, &session.id, now() + 60);
+    // Somebody still holds the session, but it is not a live one.
+    assert!(known(&ALL, now()).is_some() && acquire(&sessions, &token).is_none());
+    drop(session);
+    sessions.sweep();
+    assert!(known(&ALL, now()).is_none());
 }
 
 #[tokio::test]
@@ -108,8 +145,8 @@ async fn a_token_is_valid_for_its_tenant_its_endpoint_and_its_time() {
     let seal = |expires, version| {
         let capabilities = RawValue::from_string("{}".into()).unwrap();
         let (id, owner) = ([7; 16], "another");
-        let (server, address, capabilities) = (None, None, &*capabilities);
-        let token = SessionToken { id, expires, version, server, owner, address, capabilities };
+        let (endpoint, address, capabilities) = (None, None, &*capabilities);
+        let token = SessionToken { id, expires, version, endpoint, owner, address, capabilities };
         let token = serde_json::to_vec(&token).unwrap();
         let context = tenant("acme").id.unique_text();
         sessions.sealer.seal(Purpose::Session, context.as_bytes(), &token)
@@ -168,6 +205,9 @@ async fn the_store_is_asked_about_sessions_that_may_have_been_evicted() {
         }
     };
     fill(&owner);
+    // A live session has not ended.
+    assert!(!is_unknown(&owner, &token));
+    owner.sweep();
     assert!(is_unknown(&owner, &token));
     assert!(acquire(&owner, &token).is_some() && !is_unknown(&owner, &token));
     assert_eq!(owner.sweep(), 0);
@@ -268,7 +308,7 @@ async fn idle_sessions_end_and_used_ones_do_not() {
     for token in [&idle, &used, &listening] {
         remember(&sessions, token, &quota);
     }
-    let stream = acquire(&sessions, &listening).unwrap().session.open_stream(&quota, None).unwrap();
+    let stream = acquire(&sessions, &listening).unwrap().session.open_stream(&quota).unwrap();
     for _ in 0..3 {
         advance(IDLE_MAX / 2).await;
         assert!(acquire(&sessions, &used).is_some());
