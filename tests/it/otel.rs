@@ -296,6 +296,19 @@ async fn the_call_log_goes_to_the_collector_in_place_of_standard_error() {
 }
 
 #[tokio::test]
+async fn requests_of_every_signal_have_the_headers_of_the_environment() {
+    let collector = Collector::start().await;
+    let env = [("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc")];
+    let gateway = serve(Setup::new().std(), &collector, &env).await;
+    gateway.call("std", "nope", "{}").await;
+    for signal in ["/v1/traces", "/v1/metrics", "/v1/logs"] {
+        let request = async || collector.requests().into_iter().find(|(path, _)| path == signal);
+        let (_, headers) = eventually(signal, request).await;
+        assert_eq!(headers["authorization"], "Bearer abc", "{signal}");
+    }
+}
+
+#[tokio::test]
 async fn a_collector_that_is_away_is_asked_again_and_delays_nobody() {
     let collector = Collector::start().await;
     let env = [("OTEL_METRICS_EXPORTER", "none"), ("OTEL_LOGS_EXPORTER", "none")];

@@ -8,11 +8,11 @@ use std::sync::{Arc, LazyLock};
 use tempfile::TempDir;
 use trunkline::common::ids::TenantName;
 use trunkline::config::{self, Config, Secret, Sources};
-use trunkline::store::{Actor, KeyOwner, Store};
+use trunkline::store::{Actor, KeyOwner, Store, StoreError};
 use uuid::Uuid;
 
 use super::fake::{Fake, PROGRAM};
-use super::{Gateway, Serving, TRUNKLINE};
+use super::{Gateway, Serving, TRUNKLINE, eventually};
 
 /// Collects what the configuration file will say, and starts the gateway that reads it.
 #[derive(Clone)]
@@ -88,9 +88,15 @@ impl Setup {
         Self { store: url.expose().to_owned(), ..self }
     }
 
-    /// The store, beside whatever else uses it.
+    /// The store, beside whatever else uses it. A busy machine may need longer than the few seconds
+    /// that a store has to answer.
     pub async fn store(&self) -> Store {
-        Store::open(&Secret::new(self.store.clone()), None).await.unwrap()
+        let url = Secret::new(self.store.clone());
+        let open = async || match Store::open(&url, None).await {
+            Err(StoreError::Unavailable(_)) => None,
+            opened => Some(opened.unwrap()),
+        };
+        eventually("the store", open).await
     }
 
     /// A new key of a tenant's.
