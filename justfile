@@ -50,3 +50,7 @@ ci:
 # Run the long proofs, before a release
 long:
     .ci/long
+
+# Check, and build all that a release publishes into dist/; prints what to push
+release version:
+    packaging/release {{ version }}
