@@ -3,6 +3,7 @@
 
 use std::env;
 use std::io;
+#[cfg(target_os = "linux")]
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -43,8 +44,9 @@ impl ServiceManager {
 
     fn open(path: &[u8], watchdog: Option<Duration>) -> io::Result<Self> {
         let address = match path.strip_prefix(b"@") {
+            #[cfg(target_os = "linux")]
             Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
+            _ => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
@@ -113,6 +115,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_os = "linux")]
     fn abstract_addresses_are_reached() {
         let name = format!("trunkline-{}", uuid::Uuid::new_v4());
         let address = SocketAddr::from_abstract_name(&name).unwrap();

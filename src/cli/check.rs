@@ -313,7 +313,7 @@ mod tests {
         let stderr = vec!["boom".into()];
         let error = StartError { stderr, ..StartError::new("", &detail) };
         let took = Duration::from_millis(250);
-        let old = Kernel { release: "5.10".to_owned(), landlock: None, seccomp: true };
+        let old = Kernel { guard: true, release: "5.10".to_owned(), landlock: None, seccomp: true };
         let sandbox = Sandbox { syscalls: true, optional: true, ..Sandbox::default() };
         let program = Program { sandbox: Some(sandbox), ..Program::default() };
         let confined = plan(&program, &old).ok();

@@ -3,6 +3,7 @@
 mod callback_secret;
 mod check;
 mod discover;
+#[cfg(target_os = "linux")]
 mod guard;
 mod healthcheck;
 mod key;
@@ -150,9 +151,10 @@ pub fn command() -> clap::Command {
 /// Reads the command line and runs its command.
 pub fn run() -> ExitCode {
     give_memory_back_soon();
-    let args: Vec<_> = ::std::env::args_os().skip(1).collect();
-    if args.first().is_some_and(|command| command == "guard") {
-        return guard::run(&args[1..]);
+    #[cfg(target_os = "linux")]
+    if ::std::env::args_os().nth(1).is_some_and(|command| command == "guard") {
+        let args: Vec<_> = ::std::env::args_os().skip(2).collect();
+        return guard::run(&args);
     }
     let success = |()| ExitCode::SUCCESS;
     let outcome = match Cli::parse().command {

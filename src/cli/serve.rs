@@ -10,7 +10,6 @@ use super::{ConfigArgs, Loaded, load, sources};
 use crate::app::config_watch::ConfigWatch;
 use crate::app::service_manager::ServiceManager;
 use crate::app::{App, descriptors, signals};
-use crate::backend::stdio::sandbox::make_undumpable;
 use crate::common::time_slice::use_short_time_slices;
 use crate::telemetry::logging;
 
@@ -34,7 +33,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 async fn serve(args: Args) -> anyhow::Result<()> {
     let stop = signals::first()?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    make_undumpable().context("other processes cannot be kept from reading this one")?;
+    #[cfg(target_os = "linux")]
+    crate::backend::stdio::sandbox::make_undumpable()
+        .context("other processes cannot be kept from reading this one")?;
+    #[cfg(not(target_os = "linux"))]
+    tracing::warn!(
+        "this system is not Linux: servers run without a sandbox, and if this gateway is killed, \
+         servers that do not end with their input run on"
+    );
     descriptors::raise_limit();
     let watch = ConfigWatch::new(sources(args.config, args.listen)?);
     let Loaded { config, origin, own_program } = load(watch.sources())?;

@@ -15,5 +15,6 @@ pub mod seal;
 pub mod secret;
 pub mod suggest;
 pub mod tenant_quota;
+#[cfg_attr(not(target_os = "linux"), path = "usual_time_slice.rs")]
 pub mod time_slice;
 pub mod usage;

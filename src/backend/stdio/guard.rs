@@ -33,13 +33,12 @@ use rustix::process::{
 use tokio::time::Instant;
 
 use super::proc_table;
+use super::process::TERM_GRACE;
 use super::sandbox::{
     CANNOT_CONFINE, CANNOT_RUN, ConfineError, Confinement, NO_DIRECTORY, PrivateDirectory, Profile,
     close_inherited, make_undumpable,
 };
 
-/// Time from TERM to KILL.
-pub(crate) const TERM_GRACE: Duration = Duration::from_secs(2);
 /// Time to wait for killed processes. A process stuck in the kernel may never exit.
 const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Exit code for a server that ignored TERM and was killed, as a shell reports signal 9.

@@ -2,23 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use rustix::process::{Pid, Signal};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::guard::TERM_GRACE;
+use super::keeper::{self, Keeper};
 use super::line_tail::LineTail;
-use super::proc_table;
-use super::sandbox::{CANNOT_CONFINE, Kernel, NO_DIRECTORY, PlanError, PrivateDirectory, plan};
+use super::sandbox::{Kernel, PlanError, PrivateDirectory, plan};
 use crate::backend::instance::redaction::Redaction;
 use crate::config;
 
@@ -26,15 +23,15 @@ use crate::config;
 const ENV_BASE: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 /// Time for a server to exit after its standard input was closed, before TERM.
 const STDIN_GRACE: Duration = Duration::from_secs(2);
+/// Time from TERM to KILL.
+pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 /// Time for the guard to clean up, on top of [`TERM_GRACE`].
 const GUARD_GRACE: Duration = Duration::from_secs(2);
 
 /// A running server, under its guard. Sends TERM when dropped without [`Process::stop`].
 #[derive(Debug)]
 pub struct Process {
-    /// A pidfd: still names the guard when its pid has been reused.
-    guard: OwnedFd,
-    guard_pid: Pid,
+    keeper: Keeper,
     exit: watch::Receiver<Option<ExitReason>>,
     stderr: LineTail,
 }
@@ -63,19 +60,6 @@ impl fmt::Display for ExitReason {
             Self::NoDirectory => f.write_str("its private directory could not be made"),
             Self::GuardKilled => f.write_str("its guard was killed"),
             Self::Unobserved(error) => write!(f, "its end could not be observed: {error}"),
-        }
-    }
-}
-
-impl From<ExitStatus> for ExitReason {
-    /// Reads the guard's status. The guard reports its server's signal as shells do: 128 + signal.
-    fn from(status: ExitStatus) -> Self {
-        match status.code() {
-            Some(code) if code == i32::from(CANNOT_CONFINE) => Self::NotConfined,
-            Some(code @ 129..160) => Self::Signal(code - 128),
-            Some(code) => Self::Code(code),
-            None if status.signal() == Some(NO_DIRECTORY.as_raw()) => Self::NoDirectory,
-            None => Self::GuardKilled,
         }
     }
 }
@@ -130,15 +114,8 @@ impl Process {
         if server.cwd.is_none() {
             profile.directory = Some(PrivateDirectory::new_path()?);
         }
-        let mut command = Command::new(guard);
+        let mut command = keeper::command(guard, &program, &server.args, &profile)?;
         command
-            .arg("guard")
-            .arg(std::process::id().to_string())
-            .arg(serde_json::to_string(&profile).map_err(std::io::Error::from)?)
-            // Ends the guard's own options, so no argument of the server is taken for one.
-            .arg("--")
-            .arg(program)
-            .args(&server.args)
             .env_clear()
             .envs(ENV_BASE.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
             .envs(profile.user.iter().map(|user| ("USER", &user.name)))
@@ -162,14 +139,11 @@ impl Process {
         };
         let pid = Pid::from_raw(pid.cast_signed())
             .ok_or_else(|| std::io::Error::other("no process id"))?;
-        let guard = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
-            let _ = kill_process(pid, Signal::TERM);
-            std::io::Error::from(error)
-        })?;
+        let keeper = Keeper::new(pid)?;
         tokio::spawn(stderr.clone().drain(errors, Redaction::new(secrets)));
         let (exited, exit) = watch::channel(None);
         tokio::spawn(async move { exited.send(Some(reap(child, pid, profile.directory).await)) });
-        Ok((Self { guard, guard_pid: pid, exit, stderr }, stdin, stdout))
+        Ok((Self { keeper, exit, stderr }, stdin, stdout))
     }
 
     /// Returns a channel that gets the exit reason once the server and all its descendants are
@@ -201,9 +175,7 @@ impl Process {
 
     /// Returns the resident memory of the server and all its descendants, in bytes.
     pub async fn memory(&self) -> Option<u64> {
-        let guard = self.guard_pid;
-        let memory = tokio::task::spawn_blocking(move || proc_table::memory_below(guard)).await;
-        memory.ok().filter(|bytes| *bytes > 0)
+        self.keeper.memory().await
     }
 
     pub fn stderr(&self) -> &LineTail {
@@ -211,7 +183,10 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        let _ = pidfd_send_signal(&self.guard, signal);
+        // A group without a guard must not be signalled when its id may be another one's.
+        if self.exit.borrow().is_none() {
+            self.keeper.signal(signal);
+        }
     }
 }
 
@@ -240,14 +215,7 @@ async fn reap(mut guard: Child, session: Pid, directory: Option<PathBuf>) -> Exi
         Ok(status) => status.into(),
         Err(error) => return ExitReason::Unobserved(error.to_string()),
     };
-    if reason == ExitReason::GuardKilled {
-        for pid in proc_table::members_of_session(session) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        if let Some(directory) = directory {
-            let _ = tokio::fs::remove_dir_all(directory).await;
-        }
-    }
+    keeper::clean_up(&reason, session, directory).await;
     reason
 }
 
@@ -302,20 +270,6 @@ fn is_executable(file: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_exit_reason_says_how_the_process_ended() {
-        let exit_code = |code: i32| ExitReason::from(ExitStatus::from_raw(code << 8)).to_string();
-        assert_eq!(exit_code(3), "it ended with exit code 3");
-        assert_eq!(exit_code(128 + 9), "it was ended by signal 9");
-        assert_eq!(exit_code(CANNOT_CONFINE.into()), "it could not be confined as configured");
-        let no_directory = ExitStatus::from_raw(NO_DIRECTORY.as_raw());
-        assert_eq!(ExitReason::from(no_directory), ExitReason::NoDirectory);
-        for code in (1..=128).filter(|code| *code != i32::from(CANNOT_CONFINE)) {
-            assert_eq!(exit_code(code), format!("it ended with exit code {code}"));
-        }
-        assert_eq!(ExitReason::from(ExitStatus::from_raw(9)), ExitReason::GuardKilled);
-    }
 
     #[test]
     fn a_directory_that_is_not_there_is_named() {

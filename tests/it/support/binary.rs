@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reqwest::Client;
-use rustix::process::{Pid, Resource, Rlimit, Signal, getuid, prlimit};
+use rustix::process::{Signal, getuid};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -203,10 +203,17 @@ impl Serving {
     }
 
     /// Leaves the program so many descriptors.
+    #[cfg(target_os = "linux")]
     pub fn limit_descriptors(&self, max: u64) {
+        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
         let limit = Rlimit { current: Some(max), maximum: Some(max) };
-        let pid = Pid::from_raw(self.pid());
-        prlimit(pid, Resource::Nofile, limit).unwrap();
+        prlimit(Pid::from_raw(self.pid()), Resource::Nofile, limit).unwrap();
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn limit_descriptors(&self, _: u64) {
+        panic!("only Linux sets the limits of another process");
     }
 
     pub fn pid(&self) -> i32 {

@@ -1,28 +1,16 @@
 //! Landlock: restricts the files, ports and processes that a program can reach.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, PathBeneath, PathFd, PathFdError, Ruleset,
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
-use serde::{Deserialize, Serialize};
 
-use super::ConfineError;
+use super::{ConfineError, Reach};
 
 /// The newest interface that was tested. [`super::plan()`] decides what an older kernel may lack.
 const TESTED: ABI = ABI::V7;
-
-/// The files and ports that a program can reach. It can reach no others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
-    /// Paths to read and execute, with everything beneath them.
-    pub read: Vec<PathBuf>,
-    /// Paths to read, execute and change, with everything beneath them.
-    pub write: Vec<PathBuf>,
-    /// TCP ports to connect to; absent: any.
-    pub connect: Option<Vec<u16>>,
-}
 
 /// Does everything that can fail or takes memory, so that little is left for [`enforce`].
 pub(super) fn prepare(

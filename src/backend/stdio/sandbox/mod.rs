@@ -2,31 +2,36 @@
 //! becomes the program.
 //!
 //! - [`plan()`] turns a server's settings into a [`Profile`], or says what this [`Kernel`] lacks.
-//! - The guard creates the [`PrivateDirectory`] and prepares the [`Confinement`]. The new process
+//! - The guard creates the [`PrivateDirectory`] and prepares the `Confinement`. The new process
 //!   applies it; the guard itself stays unconfined, because it has to clean up.
-//! - [`mod@landlock`] restricts files and ports, [`seccomp`] system calls, [`user`] changes the
+//! - `landlock` restricts files and ports, `seccomp` system calls, [`user`] changes the
 //!   user.
-//! - [`make_undumpable`] protects the gateway and the guard themselves.
+//! - `make_undumpable` protects the gateway and the guard themselves.
 
+#[cfg(target_os = "linux")]
 mod confinement;
 mod directory;
+#[cfg(target_os = "linux")]
+mod error;
+#[cfg(target_os = "linux")]
 mod landlock;
 mod plan;
+#[cfg(target_os = "linux")]
 mod seccomp;
 mod user;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+#[cfg(target_os = "linux")]
 pub use self::confinement::{Confinement, close_inherited, make_undumpable};
 pub use self::directory::PrivateDirectory;
-pub use self::landlock::Reach;
+#[cfg(target_os = "linux")]
+pub use self::error::ConfineError;
 pub use self::plan::{Kernel, Plan, PlanError, plan};
-pub use self::seccomp::RefusedCalls;
 pub use self::user::User;
 
 /// Exit code of a server that could not be confined. The reason is on its standard error.
@@ -52,6 +57,26 @@ pub struct Profile {
     pub refuse: RefusedCalls,
 }
 
+/// The files and ports that a program can reach. It can reach no others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Paths to read and execute, with everything beneath them.
+    pub read: Vec<PathBuf>,
+    /// Paths to read, execute and change, with everything beneath them.
+    pub write: Vec<PathBuf>,
+    /// TCP ports to connect to; absent: any.
+    pub connect: Option<Vec<u16>>,
+}
+
+/// The system calls that are refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedCalls {
+    /// Refuses calls that no server needs.
+    pub needless: bool,
+    /// Refuses calls that bypass Landlock, which checks `connect` of plain TCP sockets only.
+    pub other_ways_to_connect: bool,
+}
+
 /// A resource limit, named as the setting is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -75,57 +100,4 @@ impl ResourceLimit {
             Self::Processes => "processes",
         }
     }
-}
-
-/// Says why a process did not become the server's program.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfineError {
-    /// The gateway and the guard have different versions.
-    #[error("the profile is not understood: {0}")]
-    Profile(#[from] serde_json::Error),
-    #[error("its guard is gone")]
-    GuardGone,
-    #[error(
-        "its private directory cannot be made in {}: {source}; make room there, or set TMPDIR of \
-         the gateway, or `cwd` of the server",
-        parent.display()
-    )]
-    Directory { parent: PathBuf, source: io::Error },
-    #[error("cannot close the descriptors it inherited: {0}")]
-    Descriptors(io::Error),
-    #[error("cannot set `limits.{} = {value}`: {source}; {permitted}", limit.name())]
-    ResourceLimit {
-        limit: ResourceLimit,
-        value: u64,
-        /// A clause that says which values this system allows.
-        permitted: String,
-        source: io::Error,
-    },
-    #[error(
-        "cannot become the user `{name}`: {source}; the gateway must run as root to have servers \
-         run by other users"
-    )]
-    User { name: String, source: io::Error },
-    #[error("cannot set {what}: {source}")]
-    Plain { what: &'static str, source: io::Error },
-    #[error("cannot open {} of `{setting}`: {source}", path.display())]
-    Path { setting: &'static str, path: PathBuf, source: io::Error },
-    #[error("Landlock: {0}")]
-    Landlock(Box<::landlock::RulesetError>),
-    /// Landlock was available when the gateway made the plan.
-    #[error("Landlock is not in force")]
-    NotEnforced,
-    #[error("seccomp: {0}")]
-    Seccomp(#[from] seccompiler::Error),
-    #[error(
-        "the sandbox does not let it read its own program `{}`: add the program and what it needs \
-         to start (its interpreter, the dynamic loader, libraries; often \"/usr\", \"/lib\", \
-         \"/lib64\") to `sandbox.read`",
-        .0.display()
-    )]
-    OwnProgram(PathBuf),
-    #[error("its guard failed: {0}")]
-    Guard(#[from] io::Error),
-    #[error("cannot run `{}`: {source}", program.display())]
-    Run { program: PathBuf, source: io::Error },
 }

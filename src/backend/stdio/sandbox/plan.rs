@@ -2,9 +2,6 @@
 
 use std::io;
 
-use landlock::{LandlockStatus, RestrictSelf};
-use seccompiler::TargetArch;
-
 use super::{Profile, Reach, ResourceLimit, User};
 use crate::config;
 
@@ -16,6 +13,8 @@ const LANDLOCK_TCP: u32 = 4;
 /// The restrictions that a kernel supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
+    /// Whether servers have a guard, which every restriction needs: on Linux.
+    pub guard: bool,
     /// The version, such as `6.12.5-amd64`.
     pub release: String,
     /// The ABI version of Landlock, if Landlock is available and turned on.
@@ -28,15 +27,34 @@ impl Kernel {
     pub fn current() -> Self {
         let system = rustix::system::uname();
         Self {
+            guard: cfg!(target_os = "linux"),
             release: system.release().to_string_lossy().into_owned(),
             landlock: landlock_abi(),
-            seccomp: rustix::thread::secure_computing_mode().is_ok()
-                && TargetArch::try_from(std::env::consts::ARCH).is_ok(),
+            seccomp: has_seccomp(),
         }
     }
 }
 
+#[cfg(target_os = "linux")]
+fn has_seccomp() -> bool {
+    rustix::thread::secure_computing_mode().is_ok()
+        && seccompiler::TargetArch::try_from(std::env::consts::ARCH).is_ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_seccomp() -> bool {
+    false
+}
+
+#[cfg(not(target_os = "linux"))]
 fn landlock_abi() -> Option<u32> {
+    None
+}
+
+#[cfg(target_os = "linux")]
+fn landlock_abi() -> Option<u32> {
+    use landlock::{LandlockStatus, RestrictSelf};
+
     // An empty request restricts nothing: it only reports the status.
     let status = RestrictSelf::default().no_new_privs(false).apply().ok()?;
     match status.landlock {
@@ -63,6 +81,8 @@ pub struct Plan {
 pub enum PlanError {
     #[error("there is no user `{0}` on this machine: `user` must name one")]
     NoSuchUser(String),
+    #[error("`{0}` needs Linux: leave it out to start the server without")]
+    NeedsLinux(&'static str),
     #[error("the user `{name}` could not be looked up: {source}")]
     UserLookup { name: String, source: io::Error },
     #[error(
@@ -75,11 +95,16 @@ pub enum PlanError {
 
 /// Decides how to confine a server on `kernel`.
 pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanError> {
-    let mut plan = Plan {
-        profile: Profile::default(),
-        in_force: vec!["no_new_privs".to_owned(), "no core dumps".to_owned()],
-        missing: vec![],
-    };
+    let mut plan = Plan { profile: Profile::default(), in_force: vec![], missing: vec![] };
+    if kernel.guard {
+        plan.in_force = vec!["no_new_privs".to_owned(), "no core dumps".to_owned()];
+    } else if program.user.is_some() {
+        return Err(PlanError::NeedsLinux("user"));
+    } else if program.limits != config::ChildLimits::default() {
+        return Err(PlanError::NeedsLinux("limits"));
+    } else if program.sandbox.as_ref().is_some_and(|sandbox| !sandbox.optional) {
+        return Err(PlanError::NeedsLinux("sandbox"));
+    }
     if program.cwd.is_none() {
         plan.in_force.push("private directory".to_owned());
     }
@@ -100,6 +125,10 @@ pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanErro
         }
     }
     if let Some(sandbox) = &program.sandbox {
+        if !kernel.guard {
+            plan.miss("sandbox", "it needs Linux".to_owned());
+            return Ok(plan);
+        }
         plan.add_landlock(sandbox, kernel);
         plan.add_seccomp(sandbox, kernel);
         if !sandbox.optional && !plan.missing.is_empty() {
@@ -110,12 +139,18 @@ pub fn plan(program: &config::Program, kernel: &Kernel) -> Result<Plan, PlanErro
 }
 
 /// Returns the user to become, or `None` if the gateway runs as that user already.
+#[cfg(target_os = "linux")]
 fn find_user(name: &str) -> Result<Option<User>, PlanError> {
     let lookup = |source| PlanError::UserLookup { name: name.to_owned(), source };
     let user = User::find(name).map_err(lookup)?;
     let user = user.ok_or_else(|| PlanError::NoSuchUser(name.to_owned()))?;
     let is_current = user.is_current().map_err(lookup)?;
     Ok(Some(user).filter(|_| !is_current))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn find_user(_: &str) -> Result<Option<User>, PlanError> {
+    Err(PlanError::NeedsLinux("user"))
 }
 
 impl Plan {
@@ -179,7 +214,7 @@ mod tests {
     use crate::config::{ChildLimits, Program, Sandbox};
 
     fn kernel(landlock: Option<u32>, seccomp: bool) -> Kernel {
-        Kernel { release: "5.10.0".to_owned(), landlock, seccomp }
+        Kernel { guard: true, release: "5.10.0".to_owned(), landlock, seccomp }
     }
 
     fn sandboxed(optional: bool) -> Program {
@@ -241,6 +276,24 @@ mod tests {
     fn without_a_sandbox_every_kernel_suffices() {
         let plan = plan(&Program::default(), &kernel(None, false)).unwrap();
         assert_eq!((plan.profile, plan.missing), (Profile::default(), vec![]));
+    }
+
+    #[test]
+    fn without_guards_a_server_with_restrictions_is_refused_and_another_is_not() {
+        let elsewhere = Kernel { guard: false, ..kernel(None, false) };
+        let limits = ChildLimits { files: Some(1024), ..ChildLimits::default() };
+        for (program, setting) in [
+            (Program { user: Some("root".to_owned()), ..Program::default() }, "`user`"),
+            (Program { limits, ..Program::default() }, "`limits`"),
+            (sandboxed(false), "`sandbox`"),
+        ] {
+            let error = plan(&program, &elsewhere).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{setting} needs Linux")), "{error}");
+        }
+        let free = plan(&Program::default(), &elsewhere).unwrap();
+        assert_eq!(free.in_force, ["private directory"]);
+        let optional = plan(&sandboxed(true), &elsewhere).unwrap();
+        assert_eq!(optional.missing, ["sandbox: it needs Linux"]);
     }
 
     #[test]

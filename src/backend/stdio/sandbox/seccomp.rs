@@ -6,7 +6,8 @@ use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
     SeccompFilter, SeccompRule, TargetArch, apply_filter, sock_filter,
 };
-use serde::{Deserialize, Serialize};
+
+use super::RefusedCalls;
 
 /// System calls that no MCP server needs, much like those that containers refuse: other file
 /// systems and namespaces, other processes' memory, the kernel itself, its clock and its keys.
@@ -79,14 +80,6 @@ const IPPROTO_SMC: i32 = 256;
 /// The first call number of x32, which repeats all calls under other numbers. No program needs
 /// them.
 const X32_CALLS: u32 = 0x4000_0000;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedCalls {
-    /// Refuses calls that no server needs.
-    pub needless: bool,
-    /// Refuses calls that bypass Landlock, which checks `connect` of plain TCP sockets only.
-    pub other_ways_to_connect: bool,
-}
 
 /// Compiles the filters that [`enforce`] applies.
 pub(super) fn prepare(refuse: RefusedCalls) -> Result<Vec<BpfProgram>, seccompiler::Error> {

@@ -1,11 +1,16 @@
 //! The user that a server runs as.
 
+#[cfg(target_os = "linux")]
 use std::ffi::CString;
+#[cfg(target_os = "linux")]
 use std::io;
 use std::path::PathBuf;
 
+#[cfg(target_os = "linux")]
 use nix::unistd::{self, getgrouplist};
+#[cfg(target_os = "linux")]
 use rustix::process::{Gid, Uid, getgid, getgroups, getuid};
+#[cfg(target_os = "linux")]
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +24,7 @@ pub struct User {
     pub home: PathBuf,
 }
 
+#[cfg(target_os = "linux")]
 impl User {
     pub(super) fn find(name: &str) -> io::Result<Option<Self>> {
         let Some(user) = unistd::User::from_name(name)? else { return Ok(None) };
@@ -56,7 +62,7 @@ impl User {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
