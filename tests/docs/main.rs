@@ -166,34 +166,6 @@ fn links_lead_somewhere() {
     }
 }
 
-#[test]
-fn each_claim_of_the_threat_model_names_tests_that_are_there() {
-    let page = fs::read_to_string(root().join("docs/operate/threat-model.md")).unwrap();
-    let named = |text: &str| -> Vec<String> {
-        let spans = text.split('`').skip(1).step_by(2);
-        spans.filter(|span| span.contains("::")).map(str::to_owned).collect()
-    };
-    let is_claim = |line: &&str| line.starts_with("| ") && !line.ends_with("| shown by |");
-    for claim in page.lines().filter(is_claim) {
-        let shown_by = claim.trim_end_matches('|').rsplit('|').next().unwrap();
-        assert!(!named(shown_by).is_empty(), "no test is named: {claim}");
-    }
-    for test in named(&page) {
-        let (file, function) = test.split_once("::").unwrap();
-        let file = root().join("tests/it").join(file).with_extension("rs");
-        let text = fs::read_to_string(&file).unwrap_or_else(|_| panic!("`{test}`: no such file"));
-        let mut attribute = "";
-        let is_test = text.lines().any(|line| {
-            let is_it = line.contains(&format!("fn {function}(")) && attribute.contains("test");
-            if line.starts_with("#[") {
-                attribute = line;
-            }
-            is_it
-        });
-        assert!(is_test, "`{test}` is no test");
-    }
-}
-
 /// The anchors that GitHub gives to headings.
 fn anchors(page: &str) -> BTreeSet<String> {
     let headings = page.lines().filter_map(|line| line.strip_prefix('#'));

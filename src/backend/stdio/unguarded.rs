@@ -34,7 +34,6 @@ pub(super) fn command(
 }
 
 impl Keeper {
-    #[expect(clippy::unnecessary_wraps, reason = "watching over a guard can fail")]
     pub(super) fn new(pid: Pid) -> io::Result<Self> {
         Ok(Self(pid))
     }
