@@ -82,3 +82,26 @@ async fn a_call_that_a_server_refuses_for_now_is_tried_again_once() {
         assert_eq!(next_after(&errors, RunState::Starting), None);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tenants_retries_spend_its_own_budget_alone() {
+    let backend = backend(ServerConfig::new(Transport::Stdio(Program::default())));
+    set_state(&backend, RunState::Starting);
+    let is_repeated = |tenant: &str| {
+        let (tenant, mut history) = (TenantId::testing(tenant), AttemptHistory::default());
+        let deadline = Instant::now() + MINUTE;
+        let attempts = Attempts::new(&backend, &tenant, None, deadline, &mut history);
+        let mut attempts = Attempts { is_repeatable: true, ..attempts.unwrap() };
+        let may_have_run =
+            CallError::BackendExited { reason: String::new(), executed: Executed::Unknown };
+        attempts.next(&may_have_run).is_some()
+    };
+    let spent = (0..1000).take_while(|_| is_repeated("greedy")).count();
+    assert!((10..=12).contains(&spent), "{spent}");
+    assert!(is_repeated("other"));
+    // Calls of others earn it nothing.
+    (0..100).for_each(|_| _ = is_repeated("other"));
+    assert!(!is_repeated("greedy"));
+    // Its own do, after ten of them.
+    assert!((0..10).any(|_| is_repeated("greedy")));
+}

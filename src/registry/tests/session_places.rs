@@ -107,6 +107,12 @@ async fn tenants_that_have_few_divide_the_reserve_and_its_last_place_is_for_one_
     all.push(("b", Busy));
     assert_eq!(place(&all, "b", 16), TOO_MANY);
     assert_eq!(place(&all, "c", 16), Ok(None));
+    // Also where a tenant has less than its part, since another came before it.
+    let mut all = vec![("a", Busy); 75];
+    all.extend([("b", Busy); 14]);
+    all.extend([("c", Busy); 10]);
+    assert_eq!(place(&all, "c", 100), TOO_MANY);
+    assert_eq!(place(&all, "d", 100), Ok(None));
 }
 
 #[tokio::test(start_paused = true)]
