@@ -43,8 +43,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// frames of 16 KiB of a head that has no end. `connections` counts both.
 const HEAD_MAX: usize = 16 * 1024;
 
-pub(super) type Builder = auto::Builder<StreamExecutor>;
-
 /// Serves `routes` on `listener`, within the bounds of its connections. `drain` stops accepting and
 /// closes each connection after its current requests; `abort` drops the rest. Returns when all
 /// connections are closed.
@@ -56,7 +54,6 @@ pub async fn serve(
     drain: CancellationToken,
     abort: CancellationToken,
 ) {
-    let builder = Arc::new(builder(&routes));
     let connections = Connections::new(bounds, metrics);
     let tasks = TaskTracker::new();
     let mut is_failing = false;
@@ -86,9 +83,9 @@ pub async fn serve(
         let Some(admitted) = admitted else { continue };
         // A response is one small write: it must not wait for more.
         let _ = stream.set_nodelay(true);
-        let (builder, routes, abort) = (builder.clone(), routes.clone(), abort.clone());
+        let (routes, abort) = (routes.clone(), abort.clone());
         tasks.spawn(async move {
-            serve_connection(stream, &admitted, &builder, routes, abort).await;
+            serve_connection(stream, &admitted, routes, abort).await;
             // After the stream: whoever waits for room needs its descriptor.
             drop(admitted);
         });
@@ -98,8 +95,8 @@ pub async fn serve(
     tasks.wait().await;
 }
 
-pub(super) fn builder(routes: &Routes) -> Builder {
-    let mut builder = auto::Builder::new(StreamExecutor { ended: routes.unsent.ended.clone() });
+fn builder(streams: StreamExecutor) -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(streams);
     // `Activity` keeps the time of a head.
     builder.http1().header_read_timeout(None).max_buf_size(HEAD_MAX);
     builder.http2().max_header_list_size(HEAD_MAX as u32);
@@ -111,13 +108,25 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Serves one connection until its end. Tells a client to leave when its time is over, or for
+/// Serves one connection until its end, and that of its streams. Tells a client to leave when its time is over, or for
 /// another reason (by GOAWAY over HTTP/2), and serves its open requests to their end.
 pub(super) async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     admitted: &Admitted,
-    builder: &Builder,
     routes: Routes,
+    abort: CancellationToken,
+) {
+    let (streams, ended) = StreamExecutor::new(routes.unsent.ended.clone());
+    serve_streams(stream, admitted, routes, streams, abort).await;
+    // They hold memory, so the connection counts until then.
+    ended.wait().await;
+}
+
+async fn serve_streams(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    admitted: &Admitted,
+    routes: Routes,
+    streams: StreamExecutor,
     abort: CancellationToken,
 ) {
     let connection = &admitted.connection;
@@ -148,7 +157,10 @@ pub(super) async fn serve_connection(
         progress.stuck().await;
         routes.unsent.ended.inc();
     });
+    let builder = builder(streams.clone());
     let mut served = std::pin::pin!(builder.serve_connection(stream, service));
+    // After `served`, so that it is dropped first.
+    let _end_streams = streams.end_with_connection();
     tokio::select! {
         biased;
         // First, so that nothing more is read: a request would be ended at once.

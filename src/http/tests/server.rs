@@ -42,8 +42,7 @@ async fn served() -> DuplexStream {
     let unsent = ListenerUnsent { nobody: budget.tenant(), operators: budget.tenant(), ended };
     tokio::spawn(async move {
         let (routes, abort) = (Routes::new(routes, None, unsent), CancellationToken::new());
-        let builder = builder(&routes);
-        serve_connection(ours, &admitted, &builder, routes, abort).await;
+        serve_connection(ours, &admitted, routes, abort).await;
     });
     theirs
 }

@@ -25,7 +25,7 @@ use super::ListenerUnsent;
 use crate::common::byte_budget::{ByteBudget, TenantBytes};
 use crate::http::auth::origin::Routes;
 use crate::http::connections::Connections;
-use crate::http::server::{ConnectionBounds, builder, serve_connection};
+use crate::http::server::{ConnectionBounds, serve_connection};
 use crate::telemetry::metrics::Metrics;
 
 const LARGE: usize = 100_000;
@@ -65,8 +65,7 @@ fn serve() -> (Server, DuplexStream) {
         let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let admitted = connections.admit(peer, &CancellationToken::new()).await.unwrap();
         admitted.handle().used_by_operator();
-        let builder = builder(&routes);
-        serve_connection(ours, &admitted, &builder, routes, CancellationToken::new()).await;
+        serve_connection(ours, &admitted, routes, CancellationToken::new()).await;
     });
     (Server { unsent, ended, serving }, theirs)
 }
