@@ -250,3 +250,7 @@ fn waiter(snapshot: &Snapshot, call: &WaitingCall) -> Value {
 fn labels(tags: Option<&CallTags>) -> &[String] {
     tags.map_or(&[], |tags| tags.labels.as_slice())
 }
+
+#[cfg(test)]
+#[path = "tests/frame.rs"]
+mod tests;

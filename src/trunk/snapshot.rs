@@ -72,6 +72,10 @@ impl Clocks {
 impl Snapshot {
     pub fn take(registry: &Registry, clocks: Clocks) -> Self {
         let servers = registry.servers().iter().map(|it| ServerSnapshot::of(it)).collect();
+        Self::of(clocks, servers)
+    }
+
+    pub(super) fn of(clocks: Clocks, servers: Vec<ServerSnapshot>) -> Self {
         Self { clocks, now: Instant::now(), servers }
     }
 
@@ -92,9 +96,10 @@ impl Snapshot {
 }
 
 impl ServerSnapshot {
-    fn of(server: &Server) -> Self {
-        let mut this = Self {
-            id: server.id().clone(),
+    /// Returns a server without slots.
+    pub(super) fn new(id: ServerId) -> Self {
+        Self {
+            id,
             state: "ready",
             reason: None,
             since: None,
@@ -108,7 +113,11 @@ impl ServerSnapshot {
             instances: vec![],
             more_instances: 0,
             line: vec![],
-        };
+        }
+    }
+
+    fn of(server: &Server) -> Self {
+        let mut this = Self::new(server.id().clone());
         match server.shared() {
             Some(backend) => {
                 let instances = backend.instances();

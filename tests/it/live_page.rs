@@ -11,7 +11,7 @@ use trunkline::store::{Actor, KeyOwner};
 use crate::support::{Answer, Api, Gateway, Setup, eventually, in_time, refused};
 
 /// A browser with the page open.
-struct Page {
+pub struct Page {
     client: Client,
     origin: String,
     path: &'static str,
@@ -20,7 +20,11 @@ struct Page {
 
 impl Page {
     /// Signs in; returns the answer's status if that fails.
-    async fn sign_in(gateway: &Gateway, path: &'static str, body: Value) -> Result<Self, Answer> {
+    pub async fn sign_in(
+        gateway: &Gateway,
+        path: &'static str,
+        body: Value,
+    ) -> Result<Self, Answer> {
         let client = Client::builder().no_proxy().build().unwrap();
         let mut page = Self { client, origin: gateway.url(""), path, cookie: String::new() };
         let response = page.ask(Method::POST, "/session").body(body.to_string()).send().await;
@@ -41,13 +45,13 @@ impl Page {
         }
     }
 
-    fn ask(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn ask(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.client.request(method, format!("{}{}{path}", self.origin, self.path));
         let request = request.header("trunkline-page", "1").header("origin", &self.origin);
         request.header("cookie", &self.cookie)
     }
 
-    async fn status(&self, method: Method, path: &str) -> u16 {
+    pub async fn status(&self, method: Method, path: &str) -> u16 {
         self.ask(method, path).send().await.unwrap().status().as_u16()
     }
 }
@@ -58,7 +62,7 @@ async fn admin_key(gateway: &Gateway) -> (String, String) {
     (key.key.expose().to_owned(), key.record.id.as_str().to_owned())
 }
 
-async fn operator(gateway: &Gateway) -> (Page, Api) {
+pub async fn operator(gateway: &Gateway) -> (Page, Api) {
     let (key, _) = admin_key(gateway).await;
     let page = Page::sign_in(gateway, "/dashboard", json!({"key": key})).await;
     (page.unwrap_or_else(|answer| panic!("{answer:?}")), gateway.with_key(&key))
@@ -114,6 +118,34 @@ async fn a_cookie_alone_and_other_origins_do_nothing() {
         assert_eq!(Answer::of(request).await.problem(), refused(403, "forbidden"), "{origin:?}");
     }
     assert_eq!(gateway.call("std", "echo", json!({"text": "x"})).await.status, 200);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn no_path_but_the_pages_own_takes_a_cookie() {
+    let setup = Setup::new().without_anonymous().std();
+    let gateway = setup.with_tenant("acme", "servers = [\"*\"]").start().await;
+    let (operator, _) = operator(&gateway).await;
+    let key = gateway.new_key("acme").await;
+    let tenant = Page::sign_in(&gateway, "/me", json!({"key": key})).await.ok().unwrap();
+    let cookies = format!("{}; {}", operator.cookie, tenant.cookie);
+    let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}"#;
+    for (method, path, body) in [
+        (Method::GET, "/v1/servers", ""),
+        (Method::POST, "/v1/servers/std/tools/echo", r#"{"text":"x"}"#),
+        (Method::GET, "/v1/limits", ""),
+        (Method::POST, "/mcp", list),
+        (Method::POST, "/mcp/std", list),
+        (Method::GET, "/admin/v1/servers", ""),
+        (Method::POST, "/admin/v1/servers/std/pause", ""),
+    ] {
+        let request = tenant.client.request(method, gateway.url(path)).body(body);
+        let request = request.header("cookie", &cookies).header("origin", &tenant.origin);
+        let request =
+            request.header("trunkline-page", "1").header("content-type", "application/json");
+        let accept = "application/json, text/event-stream";
+        assert_eq!(Answer::of(request.header("accept", accept)).await.status, 401, "{path}");
+    }
     gateway.stop().await;
 }
 

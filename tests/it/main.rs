@@ -58,6 +58,7 @@ mod limits_replicas;
 mod limits_shared;
 mod list_limits;
 mod live_page;
+mod live_page_verbs;
 mod logging;
 mod mcp_batches;
 mod mcp_bursts;

@@ -2,12 +2,13 @@
 
 const assert = require('node:assert/strict');
 const { mkdirSync, mkdtempSync, readFileSync } = require('node:fs');
-const { createServer } = require('node:http');
 const { tmpdir } = require('node:os');
 const { join } = require('node:path');
 const { chromium } = require('playwright-core');
 const { FLAGS, Gateway, hangUp, until } = require('./gateway.cjs');
 const { twoReplicas } = require('./replicas.cjs');
+const { otherPort } = require('./strangers.cjs');
+const { tryTool } = require('./tools.cjs');
 
 const [binary, ...options] = process.argv.slice(2);
 const option = (name) => (options.includes(name) ? options[options.indexOf(name) + 1] : null);
@@ -193,6 +194,12 @@ const cases = {
     });
   },
 
+  async 'an operator tries a tool as a tenant'(page) {
+    await tab(page, 'Servers');
+    await tryTool(page, gateway);
+    await accessible(page, 'a tool that was tried');
+  },
+
   async 'a server that is killed shows its last lines, as text'(page) {
     await tab(page, 'Servers');
     gateway.killSearch();
@@ -241,32 +248,9 @@ const cases = {
   },
 
   async 'a page of another port reads nothing and changes nothing, although it is of the same site'(page) {
-    const other = createServer((_, response) => response.setHeader('content-type', 'text/html').end('<p>other</p>'));
-    await new Promise((resolve) => other.listen(0, '127.0.0.1', resolve));
-    const evil = await page.context().newPage();
-    await evil.goto(`http://127.0.0.1:${other.address().port}/`);
-    const tried = await evil.evaluate(async (url) => {
-      const attempts = [
-        ['GET', '/dashboard/admin/v1/servers', {}], ['GET', '/dashboard/admin/v1/live', {}], ['GET', '/dashboard/session', {}],
-        ['POST', '/dashboard/admin/v1/servers/std/pause', {}], ['DELETE', '/dashboard/session', {}],
-        ['GET', '/dashboard/admin/v1/servers', { 'trunkline-page': '1' }], ['POST', '/dashboard/admin/v1/servers/std/pause', { 'trunkline-page': '1' }],
-      ];
-      const read = [];
-      for (const [method, path, headers] of attempts) {
-        for (const mode of ['cors', 'no-cors']) {
-          try {
-            const answer = await fetch(url + path, { method: mode === 'no-cors' && method === 'DELETE' ? 'POST' : method, mode, headers: mode === 'cors' ? headers : {}, credentials: 'include' });
-            if (answer.type !== 'opaque' && answer.ok) read.push(`${method} ${path}`);
-          } catch { /* The browser has refused it. */ }
-        }
-      }
-      return read;
-    }, gateway.url);
-    assert.deepEqual(tried, []);
+    await otherPort(page, gateway);
     await tab(page, 'Trunk');
     await page.getByRole('region', { name: /^std: ready/ }).waitFor();
-    await evil.close();
-    other.close();
   },
 
   async 'a revoked key ends its session and its stream within two seconds, whoever revokes it'() {

@@ -2,6 +2,7 @@
 //!
 //! Changes are written to the store. All gateways that use the store follow within two seconds.
 
+mod call_as;
 pub(super) mod calls;
 pub(super) mod keys;
 pub(super) mod live;
@@ -33,6 +34,7 @@ use super::state::AppState;
 
 pub(super) fn routes() -> Router<Arc<AppState>> {
     let secret = put(secrets::set).delete(secrets::remove);
+    let call_as = post(call_as::call_tool_as);
     let tenant = get(tenants::show).patch(tenants::change).delete(tenants::remove);
     let pins = get(pins::list).post(pins::approve).delete(pins::forget_all);
     Router::new()
@@ -41,6 +43,7 @@ pub(super) fn routes() -> Router<Arc<AppState>> {
         .route("/admin/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))
         .route("/admin/v1/tenants/{tenant}/servers/{server}/secrets", get(secrets::list))
         .route("/admin/v1/tenants/{tenant}/servers/{server}/secrets/{name}", secret)
+        .route("/admin/v1/tenants/{tenant}/servers/{server}/tools/{tool}", call_as)
         .route("/admin/v1/admin-keys", get(keys::list_admin).post(keys::create_admin))
         .route("/admin/v1/keys/{key}", delete(keys::revoke))
         .route("/admin/v1/usage", get(reports::usage))

@@ -193,6 +193,8 @@ fn operate() -> Vec<Operation> {
     let done = || object(&json!({"id": text()}));
     let server = "/admin/v1/servers/{server}";
     let instance = format!("{server}/instances/{{instance}}/replace");
+    let any = || json!({"type": "object"});
+    let tool = "/admin/v1/tenants/{tenant}/servers/{server}/tools/{tool}";
     let (pause, resume) = (format!("{server}/pause"), format!("{server}/resume"));
     vec![
         admin(
@@ -217,6 +219,9 @@ fn operate() -> Vec<Operation> {
             "The next run starts",
             done(),
         ),
+        admin(("post", tool), "call_tool", "Calls a tool as a tenant, within its limits")
+            .reads(false, any())
+            .answers(200, "The tool's result", any()),
     ]
 }
 

@@ -34,6 +34,7 @@ const OPERATORS_VERBS: &[(Method, &str)] = &[
     (Method::POST, "/dashboard/admin/v1/servers/{server}/pause"),
     (Method::POST, "/dashboard/admin/v1/servers/{server}/resume"),
     (Method::POST, "/dashboard/admin/v1/servers/{server}/instances/{instance}/replace"),
+    (Method::POST, "/dashboard/admin/v1/tenants/{tenant}/servers/{server}/tools/{tool}"),
 ];
 
 /// The same of a tenant's page.

@@ -224,6 +224,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn scripts_and_other_sites_have_no_use_of_a_cookie() {
+        let written = |page, is_secure| {
+            let cookie = cookie(page, "sealed", Duration::from_secs(60), is_secure);
+            cookie.to_str().unwrap().to_owned()
+        };
+        assert_eq!(
+            written(Page::Operators, true),
+            "trunkline-operator=sealed; Path=/dashboard; Max-Age=60; HttpOnly; SameSite=Strict; \
+             Secure"
+        );
+        assert_eq!(
+            written(Page::Tenants, false),
+            "trunkline-tenant=sealed; Path=/me; Max-Age=60; HttpOnly; SameSite=Strict"
+        );
+    }
+
+    #[test]
     fn a_cookie_is_of_one_page_and_of_one_day() {
         let sealer = Sealer::random();
         let proof = Proof::Key(KeyId::parse("0123456789AB").unwrap());

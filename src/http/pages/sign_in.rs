@@ -167,6 +167,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn beyond_this_machine_the_cookie_is_sent_over_tls_alone() {
+        let is_secure = |host: Option<&str>| {
+            let request = Request::builder().uri("/me/session");
+            let request = host.into_iter().fold(request, |it, host| it.header("host", host));
+            is_secure(&request.body(Body::empty()).unwrap().into_parts().0)
+        };
+        for host in ["gateway.example", "10.0.0.7:8080", "localhost.example"] {
+            assert!(is_secure(Some(host)), "{host}");
+        }
+        assert!(is_secure(None), "nobody knows where it is");
+        for host in ["localhost:8080", "127.0.0.1", "[::1]:8080"] {
+            assert!(!is_secure(Some(host)), "{host}: there is no TLS");
+        }
+    }
+
+    #[test]
     fn a_link_opens_one_session() {
         let sign_in = SignIn::default();
         assert!(!sign_in.take_link(""));

@@ -49,6 +49,16 @@ pub(crate) struct ToolPath {
     tool: String,
 }
 
+impl ToolPath {
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    pub(crate) fn tool(&self) -> &str {
+        &self.tool
+    }
+}
+
 /// Calls a tool: the request's body is its arguments, the response's body its result.
 pub(crate) async fn call_tool(
     State(app): State<Arc<AppState>>,

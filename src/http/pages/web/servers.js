@@ -4,6 +4,7 @@
 import { html, useState } from './vendor/preact-htm.js';
 import { api, clockTime, span } from './api.js';
 import { Problem, Verb, useData } from './shell.js';
+import { ToolForm } from './tools.js';
 
 export function Servers({ live }) {
   const { data, error, again } = useData('/admin/v1/servers', 3000);
@@ -96,8 +97,26 @@ function Held({ server, again }) {
 
 function Tools({ server }) {
   const { data, error } = useData(`/admin/v1/servers/${server}/tools`);
+  const [tried, setTried] = useState(null);
   if (error) return html`<p class="empty">${error}</p>`;
   if (!data) return null;
-  return html`<h3>Tools</h3><p class="hint">To try one, sign in at <code>/me</code> with a tenant's key: an operator has no tenant whose rights and limits a call could have.</p><table class="list"><tbody>${data.tools.map((tool) => html`<tr key=${tool.name}>
-    <td><code>${tool.name}</code></td><td>${tool.title ?? ''}</td><td>${tool.description ?? ''}</td></tr>`)}</tbody></table>`;
+  return html`<h3>Tools</h3><table class="list"><tbody>${data.tools.map((tool) => html`<tr key=${tool.name}>
+    <td><code>${tool.name}</code></td><td>${tool.title ?? ''}</td><td>${tool.description ?? ''}</td>
+    <td><button class="quiet" aria-expanded=${tried === tool.name} aria-label=${`try ${tool.name}`}
+      onClick=${() => setTried(tried === tool.name ? null : tool.name)}>try</button></td></tr>
+    ${tried === tool.name && html`<tr key=${`${tool.name}!`}><td colspan="4"><${Try} server=${server} tool=${tool} /></td></tr>`}`)}</tbody></table>`;
+}
+
+// A call needs a tenant, whose rights and limits it has.
+function Try({ server, tool }) {
+  const { data, error } = useData('/admin/v1/tenants');
+  const [tenant, setTenant] = useState('');
+  if (!data) return html`<${Problem} error=${error} />`;
+  const list = `tenants-${server}-${tool.name}`;
+  const path = `/admin/v1/tenants/${encodeURIComponent(tenant)}/servers/${server}/tools/${encodeURIComponent(tool.name)}`;
+  return html`<div class="bar"><label>call as tenant <input list=${list} value=${tenant} required
+      onInput=${(event) => setTenant(event.target.value.trim())} /></label>
+      <datalist id=${list}>${data.tenants.slice(0, 200).map((it) => html`<option key=${it.id} value=${it.id}></option>`)}</datalist>
+      <span class="hint">The tenant's rights and limits hold, its usage counts the call, and the audit log names you.</span></div>
+    ${tenant && html`<${ToolForm} path=${path} tool=${tool} />`}`;
 }

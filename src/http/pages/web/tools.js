@@ -25,11 +25,11 @@ function ToolList({ server }) {
   return html`<div class="bar"><label for="tool">tool</label><select id="tool" value=${tool.name} onChange=${(event) => setName(event.target.value)}>
       ${data.tools.map((it) => html`<option key=${it.name} value=${it.name}>${it.name}</option>`)}</select></div>
     ${tool.description && html`<p class="hint">${tool.description}</p>`}
-    <${ToolForm} key=${tool.name} server=${server} tool=${tool} />`;
+    <${ToolForm} key=${tool.name} path=${`/v1/servers/${server}/tools/${encodeURIComponent(tool.name)}`} tool=${tool} />`;
 }
 
-// A field for each simple member; JSON for all others.
-function ToolForm({ server, tool }) {
+// A field for each simple member; JSON for all others. The call goes to `path`.
+export function ToolForm({ path, tool }) {
   const members = Object.entries(tool.inputSchema?.properties ?? {});
   const required = new Set(tool.inputSchema?.required ?? []);
   const [answer, setAnswer] = useState(null);
@@ -47,7 +47,7 @@ function ToolForm({ server, tool }) {
     }
     const began = performance.now();
     try {
-      const result = await api(`/v1/servers/${server}/tools/${tool.name}`, { method: 'POST', body: given });
+      const result = await api(path, { method: 'POST', body: given });
       setAnswer({ result, took: performance.now() - began });
     } catch (error) {
       setAnswer({ problem: `${error.code ?? error.status}: ${error.message}` });
