@@ -118,7 +118,7 @@ pub(super) async fn serve_connection(
 ) {
     let (streams, ended) = StreamExecutor::new(routes.unsent.ended.clone());
     serve_streams(stream, admitted, routes, streams, abort).await;
-    // They hold memory, so the connection counts until then.
+    // Streams hold memory, so the connection counts until then.
     ended.wait().await;
 }
 

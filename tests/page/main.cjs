@@ -20,7 +20,7 @@ const WIDE = { width: 1280, height: 860 };
 
 let gateway;
 let browser;
-// What no page may do: break its own policy, fail, or ask another origin.
+// Things that no page may do: break its own policy, fail, or ask another origin.
 const faults = [];
 
 // Opens a page; in a browser of its own, with no cookies, if there is to be one.

@@ -1,7 +1,7 @@
 //! Ends streams of HTTP/2 whose response is stuck, and those of a connection that is gone.
 //!
 //! A connection may end with two hundred requests open. Each of them is dropped where the runtime
-//! would have polled it: nobody takes its answer. They take turns with others' work.
+//! would have polled it: nobody takes its answer. A few at a time, with others' work in between.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -1,4 +1,4 @@
-//! What viewers are told is what a harness knows, over ten thousand dispatches.
+//! Shows that viewers are told what a harness knows, over ten thousand dispatches.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
