@@ -55,6 +55,8 @@ struct Found {
     era: String,
     name: String,
     tools: Vec<String>,
+    /// Tools that nobody sees or can call, with the reasons; mostly empty.
+    left_out: String,
     /// The definitions of the tools, if the server is pinned.
     pinned: Option<Vec<Definition>>,
     trials: Vec<(TrialCall, Trial)>,
@@ -62,7 +64,7 @@ struct Found {
 
 #[tokio::main]
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    logging::init()?;
+    logging::init_errors()?;
     let Loaded { config, origin, own_program } = load_silently(&sources(args.config, None)?)?;
     if let Some(call) = args.calls.iter().find(|call| !config.servers.contains_key(&call.server)) {
         bail!("`--call` names the server `{}`, which is not configured", call.server);
@@ -218,6 +220,7 @@ impl Found {
             era: version.era().to_string(),
             name: format!("{} {}", info.name, info.version).trim().to_owned(),
             tools: ready.tools.names().map(str::to_owned).collect(),
+            left_out: ready.tools.left_out().to_string(),
             pinned: is_pinned.then(|| within_bounds(ready.tools.all().map(definition))),
             trials: vec![],
         }
@@ -264,6 +267,9 @@ fn details(reports: &[Report]) -> String {
         let state = match outcome {
             Ok(found) => {
                 text += &format!("\n{server}: {}\n", printable(&found.tools.join(", ")));
+                if !found.left_out.is_empty() {
+                    text += &format!("  left out: {}\n", printable(&found.left_out));
+                }
                 "in force"
             }
             Err(error) => {
@@ -306,6 +312,7 @@ mod tests {
             era: "modern".into(),
             name: "demo 1.0".into(),
             tools: vec!["echo".into(), "time".into()],
+            left_out: "`slow` (why)".into(),
             pinned: None,
             trials: vec![],
         };
@@ -338,6 +345,7 @@ mod tests {
             details(&reports),
             "\n\
              good: echo, time\n\
+             \x20 left out: `slow` (why)\n\
              \x20 in force: no_new_privs, no core dumps, private directory, seccomp\n\
              \x20 not in force: landlock: Linux 5.10 has none, or it is turned off at \
              boot; it needs 6.2, or 6.7 for `connect`, and `landlock` among the kernel's `lsm=`\n\
@@ -356,6 +364,7 @@ mod tests {
             era: "modern".into(),
             name: forged.into(),
             tools: vec![forged.into()],
+            left_out: forged.into(),
             pinned: None,
             trials: vec![],
         };
@@ -368,6 +377,6 @@ mod tests {
         });
         let text = details(&reports) + &reports.each_ref().map(|it| it.cells().concat()).concat();
         assert!(!text.contains("\n  in force") && !text.contains(['\u{1b}', '\r']), "{text}");
-        assert_eq!(text.matches(r"x\n  in force: all\u{1b}[2K\r").count(), 5, "{text}");
+        assert_eq!(text.matches(r"x\n  in force: all\u{1b}[2K\r").count(), 6, "{text}");
     }
 }

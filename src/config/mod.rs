@@ -114,7 +114,7 @@ impl Sources {
 
 /// Reads and checks a configuration.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
-    let (mut settings, file) = file(sources)?;
+    let (mut settings, file, mut mistakes) = file(sources)?;
     let mut clients = ClientServers::default();
     if let Some(path) = &sources.mcp_file {
         let text = read_file(path, sources)?;
@@ -127,7 +127,8 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         settings.insert("listen".to_owned(), listen);
     }
     let base = store_place::base(&mut settings, file.as_deref(), sources);
-    let config = settings::config(settings, sources, &mut clients)?;
+    let config = mistakes.take(settings::config(settings, sources, &mut clients));
+    let config = mistakes.or(config)?;
     let mut warnings = clients.warnings;
     for server in &clients.left_out {
         if let LeftOutReason::Invalid(mistake) = &server.reason {
@@ -142,20 +143,21 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     Ok(Config { origin, store, otel, warnings, left_out: clients.left_out, ..config })
 }
 
-/// Reads the settings of the file, if there is one, and returns its full path with them.
-fn file(sources: &Sources) -> Result<(Table, Option<PathBuf>), ConfigError> {
+/// Reads the settings of the file, if there is one. Returns its full path with them, and mistakes
+/// that leave the rest of the file readable.
+fn file(sources: &Sources) -> Result<(Table, Option<PathBuf>, Mistakes), ConfigError> {
     let path = sources.file.as_deref().unwrap_or(Path::new(FILE_NAME));
     let text = match read_file(path, sources) {
         Ok(text) => text,
         Err(ConfigError::Unreadable { cause, .. })
             if sources.file.is_none() && cause.kind() == io::ErrorKind::NotFound =>
         {
-            return Ok((tree::built_in(WITHOUT_FILE), None));
+            return Ok((tree::built_in(WITHOUT_FILE), None, Mistakes::default()));
         }
         Err(error) => return Err(error),
     };
-    let settings = tree::parse_toml(&path.to_string_lossy().into(), &text)?;
-    Ok((settings, Some(sources.working_dir.join(path))))
+    let (settings, mistakes) = tree::parse_toml(&path.to_string_lossy().into(), &text)?;
+    Ok((settings, Some(sources.working_dir.join(path)), mistakes))
 }
 
 fn read_file(path: &Path, sources: &Sources) -> Result<String, ConfigError> {

@@ -36,6 +36,23 @@ pub(super) fn missing(line: &str) -> Option<String> {
     })
 }
 
+/// Returns a line that lacks its quotes with them.
+pub(super) fn added(line: &str) -> Option<String> {
+    missing(line)?;
+    let (key, value) = line.split_once('=')?;
+    let value = value.split(" #").next().unwrap_or_default().trim();
+    let quoted = |text: &str| format!("'{}'", text.trim());
+    let list = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let value = match list {
+        Some(items) => {
+            let items = items.split(',').filter(|item| !item.trim().is_empty());
+            format!("[{}]", items.map(quoted).collect::<Vec<_>>().join(", "))
+        }
+        None => quoted(value),
+    };
+    Some(format!("{key}= {value}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +70,17 @@ mod tests {
         for line in ["a = 1", "a = true", "a = \"x", "a", "[servers", "a = {", "= x", "a = ["] {
             assert_eq!(told(line), "", "{line}");
         }
+    }
+
+    #[test]
+    fn missing_quotes_are_added() {
+        for (line, expected) in [
+            ("command = npx", "command = 'npx'"),
+            ("cwd=/srv/x # why", "cwd= '/srv/x'"),
+            ("args = [-y, x,]", "args = ['-y', 'x']"),
+        ] {
+            assert_eq!(added(line).as_deref(), Some(expected));
+        }
+        assert_eq!(added("a = 1"), None);
     }
 }

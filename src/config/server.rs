@@ -276,7 +276,11 @@ pub(super) const URL: Kind = Kind::Value(
     "a URL with http or https, such as \"http://127.0.0.1:9000/mcp\", without a user name \
      (credentials go into `headers`)",
     |node, _| {
-        let url = node.text().and_then(|text| Url::parse(text).ok()).ok_or("it is none")?;
+        let text = node.text().ok_or("it is none")?;
+        if !text.contains("://") {
+            return Err("it has no scheme: write `http://` or `https://` in front".to_owned());
+        }
+        let url = Url::parse(text).map_err(|_| "it is none")?;
         match url.scheme() {
             "http" | "https" if url.username().is_empty() && url.password().is_none() => {
                 Ok(String::from(url).into())

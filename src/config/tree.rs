@@ -2,6 +2,7 @@
 //!
 //! The TOML file, the JSON file and the environment are merged into one tree, which `reader` reads.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -137,14 +138,20 @@ impl Value {
     }
 }
 
-/// Parses the text of a TOML file.
-pub(super) fn parse_toml(path: &Arc<str>, text: &str) -> Result<Table, ConfigError> {
+/// Parses the text of a TOML file. Quotes that are missing are mistakes, and are added, so that the
+/// mistakes behind them are found in the same run.
+pub(super) fn parse_toml(path: &Arc<str>, text: &str) -> Result<(Table, Mistakes), ConfigError> {
     let place = |offset| Place::in_file(path, text, offset);
     let (table, errors) = DeTable::parse_recoverable(text);
-    if errors.is_empty() {
-        return Ok(table_from_toml(table.into_inner(), &place));
-    }
     let mut mistakes = Mistakes::default();
+    if errors.is_empty() {
+        return Ok((table_from_toml(table.into_inner(), &place), mistakes));
+    }
+    if text.trim_start().starts_with('{') {
+        let problem = "it is JSON, not TOML: the file of an MCP client goes to `--mcp-config`";
+        return Err(place(0).error(problem));
+    }
+    let mut mended: Vec<_> = text.lines().map(Cow::Borrowed).collect();
     let mut last = 0;
     for error in errors {
         let offset = error.span().map_or(text.len(), |span| span.start);
@@ -157,8 +164,20 @@ pub(super) fn parse_toml(path: &Arc<str>, text: &str) -> Result<Table, ConfigErr
         // Only the message: the full text of the error quotes the line, which may hold a secret.
         let problem = quotes::missing(line.text).unwrap_or_else(|| error.message().to_owned());
         mistakes.add(place(offset).error(format!("not valid TOML: {problem}")));
+        if let (Some(quoted), Some(slot)) =
+            (quotes::added(line.text), mended.get_mut(line.number - 1))
+        {
+            *slot = Cow::Owned(quoted);
+        }
     }
-    mistakes.or(None)
+    let mended = mended.join("\n");
+    match DeTable::parse(&mended) {
+        Ok(table) => {
+            let place = |offset| Place::in_file(path, &mended, offset);
+            Ok((table_from_toml(table.into_inner(), &place), mistakes))
+        }
+        Err(_) => mistakes.or(None),
+    }
 }
 
 /// Parses text that is part of the program.
@@ -171,7 +190,7 @@ pub(super) fn built_in(text: &str) -> Table {
 fn table_from_toml(table: DeTable<'_>, place: &dyn Fn(usize) -> Place) -> Table {
     let entry = |(key, value): (Spanned<_>, Spanned<_>)| {
         let at = place(key.span().start);
-        let key: std::borrow::Cow<'_, str> = key.into_inner();
+        let key: Cow<'_, str> = key.into_inner();
         (key.into_owned(), Node::new(from_toml(value.into_inner(), place), at))
     };
     table.into_iter().map(entry).collect()
@@ -209,7 +228,7 @@ mod tests {
     fn every_value_knows_its_line() {
         let text = "listen = \"x\"\n\n[servers.a]\nargs = [\n  \"one\",\n  2,\n]\n\
                     [servers.a.env]\nK = \"v\"\n";
-        let mut root = parse_toml(&"t.toml".into(), text).unwrap();
+        let (mut root, _) = parse_toml(&"t.toml".into(), text).unwrap();
         let line = |node: &Node| match &node.place {
             Place::File { line, .. } => *line,
             other => panic!("{other}"),

@@ -358,8 +358,8 @@ pub(super) async fn served_to_operators(uri: Uri) -> Response<Body> {
 pub(super) async fn no_such_path_for_operators(uri: Uri) -> Response<Body> {
     nothing_at(
         &uri,
-        "this address serves operators: /admin/v1, /metrics and /readyz; callers have that of \
-         `listen`",
+        "this address serves operators: /dashboard, /admin/v1, /metrics and /readyz; callers have \
+         that of `listen`",
     )
 }
 

@@ -31,6 +31,7 @@ pub(super) fn elsewhere() -> Router<Arc<AppState>> {
     Router::new()
         .route("/metrics", any(served_to_operators))
         .route("/admin/{*path}", any(served_to_operators))
+        .route("/dashboard", any(served_to_operators))
 }
 
 /// Answers as long as the process does anything at all.

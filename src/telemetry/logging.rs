@@ -27,9 +27,18 @@ static WRITER: OnceLock<LogWriter> = OnceLock::new();
 /// Starts logging for this process: what `RUST_LOG` says, by default `info` and above. [`flush`]
 /// must be called at the end.
 pub fn init() -> io::Result<()> {
+    init_from(LevelFilter::INFO)
+}
+
+/// Starts logging for a command that shows its warnings itself.
+pub fn init_errors() -> io::Result<()> {
+    init_from(LevelFilter::ERROR)
+}
+
+fn init_from(default: LevelFilter) -> io::Result<()> {
     let started = LogWriter::start(stderr())?;
     let writer = WRITER.get_or_init(|| started);
-    let (filter, mistakes) = filter(&env::var("RUST_LOG").unwrap_or_default());
+    let (filter, mistakes) = filter(&env::var("RUST_LOG").unwrap_or_default(), default);
     mistakes.iter().for_each(print_line);
     let registry = tracing_subscriber::registry().with(filter);
     // An event that cannot be formatted is no reason to write anywhere else.
@@ -118,7 +127,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 
 /// Reads levels and `target=level` pairs, separated by commas. Ignores invalid ones, and returns a
 /// line about each.
-fn filter(directives: &str) -> (Targets, Vec<String>) {
+fn filter(directives: &str, default: LevelFilter) -> (Targets, Vec<String>) {
     let (mut valid, mut mistakes) = (vec![], vec![]);
     for directive in directives.split(',').map(str::trim).filter(|it| !it.is_empty()) {
         match directive.parse::<Targets>() {
@@ -127,7 +136,7 @@ fn filter(directives: &str) -> (Targets, Vec<String>) {
         }
     }
     let parsed = valid.join(",").parse().ok().filter(|_| !valid.is_empty());
-    let filter = parsed.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let filter = parsed.unwrap_or_else(|| Targets::new().with_default(default));
     (filter, mistakes)
 }
 
@@ -135,17 +144,17 @@ fn filter(directives: &str) -> (Targets, Vec<String>) {
 mod tests {
     use tracing::Level;
 
-    use super::filter;
+    use super::*;
 
     #[test]
     fn invalid_directives_are_ignored_and_info_is_the_default() {
         for directives in ["", " , ", "[span]=nonsense", "trunkline=loud"] {
-            let (filter, mistakes) = filter(directives);
+            let (filter, mistakes) = filter(directives, LevelFilter::INFO);
             assert!(filter.would_enable("trunkline", &Level::INFO), "{directives}");
             assert!(!filter.would_enable("trunkline", &Level::DEBUG), "{directives}");
             assert_eq!(mistakes.len(), usize::from(directives.contains('=')), "{mistakes:?}");
         }
-        let (some, mistakes) = filter("warn, trunkline::backend=debug,x=loud");
+        let (some, mistakes) = filter("warn, trunkline::backend=debug,x=loud", LevelFilter::INFO);
         assert!(some.would_enable("trunkline::backend::pool", &Level::DEBUG));
         assert!(!some.would_enable("trunkline::http", &Level::INFO));
         assert!(mistakes[0].starts_with("ignoring `x=loud` in RUST_LOG: "), "{mistakes:?}");

@@ -298,7 +298,7 @@ async fn changing_users_without_the_right_to_is_refused_in_clear_words() {
     let mut guard = Command::new(program);
     guard.args(["guard", &std::process::id().to_string(), &profile, "--", "true"]);
     let output = in_time("ended", guard.uid(65534).gid(65534).output()).await.unwrap();
-    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(output.status.code(), Some(213));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.starts_with("cannot become the user `daemon`: Operation not permitted"), "{text}");
     assert!(text.contains("must run as root"), "{text}");

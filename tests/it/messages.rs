@@ -164,7 +164,7 @@ async fn a_server_that_will_not_start_by_itself_is_not_to_be_tried_again() {
 async fn pages_of_operators_on_the_callers_port_and_the_other_way_round() {
     let setup = Setup::new().std().set("ops_listen = \"127.0.0.1:0\"");
     let serving = setup.serve().await;
-    for path in ["/admin/v1/servers", "/metrics"] {
+    for path in ["/admin/v1/servers", "/metrics", "/dashboard"] {
         let answer = serving.get(path).await;
         assert_eq!(answer.status, 404);
         assert_eq!(
@@ -179,8 +179,8 @@ async fn pages_of_operators_on_the_callers_port_and_the_other_way_round() {
     let request = serving.client.get(format!("http://{operators}/v1/servers"));
     assert_eq!(
         Answer::of(request).await.detail(),
-        "there is nothing at `/v1/servers`; this address serves operators: /admin/v1, /metrics and \
-         /readyz; callers have that of `listen`"
+        "there is nothing at `/v1/servers`; this address serves operators: /dashboard, /admin/v1, \
+         /metrics and /readyz; callers have that of `listen`"
     );
 }
 

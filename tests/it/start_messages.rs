@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Output;
 
+use axum::http::StatusCode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -30,7 +31,10 @@ async fn programs_that_cannot_be_started_as_they_are_written() {
         ("done", "true", &[], ""),
         ("together", "python3 hunter2.py", &[], ""),
         ("home", "~/bin/x", &[], ""),
+        ("docker", "sh", &["-c", "exit 125"], ""),
+        ("words", "sh", &["-y hunter2"], ""),
         ("relative", "./srv", &[], ""),
+        ("missing", "no-such-program", &[], "env.PATH = \"/no/bin\""),
         ("argument", python(), &["./srv.py"], ""),
         ("directory", "cat", &[], "cwd = \"~/x\""),
     ] {
@@ -69,6 +73,19 @@ async fn programs_that_cannot_be_started_as_they_are_written() {
                 "the program `./srv` was not found in {here}, where Trunkline was started: write \
                  the full path"
             ),
+        ),
+        ("docker", "it ended with exit code 125".to_owned()),
+        (
+            "words",
+            "it ended with exit code 2; the argument that begins with `-y` has several words: \
+             write each as a text of its own in `args`"
+                .to_owned(),
+        ),
+        (
+            "missing",
+            "the program `no-such-program` was not found on the PATH /no/bin: install it, or \
+             write its full path"
+                .to_owned(),
         ),
         (
             "argument",
@@ -133,13 +150,22 @@ async fn urls_at_which_no_server_is() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let web = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let web_at = web.local_addr().unwrap();
-    let app = axum::Router::<()>::new();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent_at = silent.local_addr().unwrap();
+    let app = axum::Router::<()>::new()
+        .route("/page", axum::routing::post(async || axum::response::Html("<p>")))
+        .route("/broken", axum::routing::post(async || StatusCode::BAD_GATEWAY))
+        .route("/missing", axum::routing::post(async || StatusCode::NOT_IMPLEMENTED));
     let serving = tokio::spawn(async move { axum::serve(web, app).await });
     let https = plain.url("/mcp").replace("http:", "https:");
     let key = "k".repeat(40);
     let setup = Setup::new()
         .http("path", &format!("http://{web_at}/api?key=hunter2"), "")
         .http("hidden", &format!("http://{web_at}/{key}/mcp"), "")
+        .http("page", &format!("http://{web_at}/page"), "")
+        .http("broken", &format!("http://{web_at}/broken"), "")
+        .http("missing", &format!("http://{web_at}/missing"), "")
+        .http("silent", &format!("http://{silent_at}/mcp"), "init_timeout = \"1s\"")
         .http("scheme", &https, "")
         .http("nobody", &format!("http://{nobody}/mcp"), "")
         .http("certificate", &encrypted.url("/mcp"), "");
@@ -159,6 +185,34 @@ async fn urls_at_which_no_server_is() {
             format!(
                 "it answered with the HTTP status 404 to POST http://{web_at}/[hidden]/mcp, so no \
                  MCP server is there: look at the path of `url`"
+            ),
+        ),
+        (
+            "page",
+            format!(
+                "its answer is neither JSON nor a stream of events, after POST \
+                 http://{web_at}/page, so no MCP server is there: the path of `url` is often `/mcp`"
+            ),
+        ),
+        (
+            "broken",
+            format!(
+                "it answered with the HTTP status 502 to POST http://{web_at}/broken: the log of \
+                 the server says why, or no MCP server is there: the path of `url` is often `/mcp`"
+            ),
+        ),
+        (
+            "missing",
+            format!(
+                "it answered with the HTTP status 501 to POST http://{web_at}/missing, so no MCP \
+                 server is there: the path of `url` is often `/mcp`"
+            ),
+        ),
+        (
+            "silent",
+            format!(
+                "it did not answer in time (`init_timeout`); nothing came after POST \
+                 http://{silent_at}/mcp: is an MCP server there, and does it need longer?"
             ),
         ),
         (
@@ -268,7 +322,8 @@ async fn discover_says_what_the_files_of_clients_would_add_and_no_secret() {
     write(
         ".config/Claude/claude_desktop_config.json",
         r#"{"mcpServers": {"files": {"command": "npx", "args": ["hunter2", "x"],
-            "env": {"TOKEN": "hunter2"}}, "off": {"command": "x", "disabled": true}}}"#,
+            "env": {"TOKEN": "hunter2"}}, "off": {"command": "x", "disabled": true},
+            "together": {"command": "npx hunter2"}}}"#,
     );
     write(
         ".codeium/windsurf/mcp_config.json",
@@ -285,6 +340,7 @@ async fn discover_says_what_the_files_of_clients_would_add_and_no_secret() {
         "Claude Desktop: ",
         "  files: program `npx`, 2 arguments, variables TOKEN\n",
         "  off: disabled in the file\n",
+        "  together: program `npx …`\n",
         "Windsurf: ",
         "  web: URL at https://x.example, headers authorization\n",
         "  bad: would be left out: ",

@@ -305,8 +305,12 @@ async fn prepare(
         }
     };
     let Greeting { version, about } = greeting.map_err(|error| match &server.transport {
-        _ if matches!(error, HandshakeError::Failed(RequestError::Expired { .. })) => {
-            StartError::timed_out(setting)
+        transport if matches!(error, HandshakeError::Failed(RequestError::Expired { .. })) => {
+            let hint = match transport {
+                config::Transport::Stdio(_) => None,
+                config::Transport::Http(upstream) => Some(start_hints::of_silence(upstream)),
+            };
+            StartError::timed_out(setting).with_hint(hint)
         }
         config::Transport::Stdio(_) => error.into(),
         config::Transport::Http(upstream) => {

@@ -5,8 +5,8 @@ use reqwest::Url;
 
 use super::handshake::HandshakeError;
 use super::start_error::StartError;
-use crate::backend::connection::RequestError;
 use crate::backend::connection::incoming::ECHOES;
+use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::stdio::process::ExitReason;
 use crate::config::{Program, Upstream};
 
@@ -45,9 +45,27 @@ pub(super) fn of_program(
     exit: Option<&ExitReason>,
 ) -> StartError {
     let hint = of_network(&error, program)
-        .or_else(|| of_relative_path(program, exit?))
+        .or_else(|| of_arguments(&error, program))
+        .or_else(|| of_relative_path(&error, program, exit?))
         .or_else(|| of_output(&error, exit));
     error.with_hint(hint)
+}
+
+/// Arguments that a shell would have split, and one that npx needs where nobody can answer it.
+fn of_arguments(error: &StartError, program: &Program) -> Option<String> {
+    if error.stderr.iter().any(|line| line.contains("no YES option")) {
+        return Some("npx asks before it installs: write \"-y\" as the first of `args`".to_owned());
+    }
+    let first_word = |arg: &String| {
+        let (first, _) = arg.split_once(' ')?;
+        (first.starts_with('-') && !first.contains('=')).then(|| first.to_owned())
+    };
+    let first = program.args.iter().find_map(first_word)?;
+    // The rest may be secret.
+    Some(format!(
+        "the argument that begins with `{first}` has several words: write each as a text of its \
+         own in `args`"
+    ))
 }
 
 /// Standard output that is not of MCP, or an end that nothing explains.
@@ -67,14 +85,24 @@ fn of_output(error: &StartError, exit: Option<&ExitReason>) -> Option<String> {
 }
 
 /// A path that is relative to a directory in which the program does not start.
-fn of_relative_path(program: &Program, exit: &ExitReason) -> Option<String> {
+fn of_relative_path(error: &StartError, program: &Program, exit: &ExitReason) -> Option<String> {
     let here = std::env::current_dir().ok()?;
+    let names = |path: &str| error.stderr.iter().any(|line| line.contains(path));
+    // The private directory of a program is called `trunkline-` and a UUID.
+    let is_missed = |arg: &str| {
+        let places = error.stderr.iter().filter_map(|line| line.split_once("/trunkline-"));
+        let mut paths = places.filter_map(|(_, rest)| rest.split_once('/'));
+        paths.any(|(_, path)| path.starts_with(arg))
+    };
     let is_relative = |arg: &str| {
         let is_marked = arg.starts_with("./") || arg.starts_with("../");
         let is_word = arg.is_empty() || arg.starts_with(['-', '/', '~']);
-        is_marked || !is_word && here.join(arg).is_file()
+        is_marked || !is_word && (here.join(arg).is_file() || is_missed(arg))
     };
-    if let Some(arg) = program.args.iter().find(|arg| arg.starts_with("~/")) {
+    // Some programs expand it themselves, and then name the full path.
+    let home = std::env::var("HOME").unwrap_or_default();
+    let is_tilde = |arg: &&String| arg.starts_with("~/") && !names(&arg.replacen('~', &home, 1));
+    if let Some(arg) = program.args.iter().find(is_tilde) {
         return Some(format!("no shell expands `~` in the argument `{arg}`: write the full path"));
     }
     if program.cwd.is_some() || *exit == ExitReason::Code(0) {
@@ -125,18 +153,43 @@ pub(super) fn of_url(error: &HandshakeError, upstream: &Upstream) -> Option<Stri
             "{error} to POST {url}: the server wants credentials, which go into `headers`, such as \
              `Authorization = \"Bearer ${{TOKEN}}\"`"
         )),
-        HandshakeError::Failed(RequestError::Http { status: 400..=499, .. }) => {
-            let advice = match upstream.url.path().trim_end_matches('/').ends_with("/mcp") {
-                true => "look at the path of `url`",
-                false => "the path of `url` is often `/mcp`",
-            };
-            Some(format!("{error} to POST {url}, so no MCP server is there: {advice}"))
+        HandshakeError::Failed(RequestError::Http { status, .. }) => Some(match status {
+            408 | 425 | 429 => format!("{error} to POST {url}"),
+            400..=499 | 501 => format!("{error} to POST {url}, {}", no_server_at(&upstream.url)),
+            _ => format!(
+                "{error} to POST {url}: the log of the server says why, or no MCP server is there: \
+                 {}",
+                path_advice(&upstream.url)
+            ),
+        }),
+        HandshakeError::Failed(RequestError::Closed {
+            reason: CloseReason::Protocol(_), ..
+        }) => Some(format!("{error}, after POST {url}, {}", no_server_at(&upstream.url))),
+        HandshakeError::Failed(RequestError::Closed { reason: CloseReason::Lost(_), .. }) => {
+            Some(format!("{error} before it answered to POST {url}: is an MCP server there?"))
         }
         HandshakeError::Failed(RequestError::Unreached { detail, .. }) => {
             let advice = of_connect(detail, &upstream.url)?;
             Some(format!("{url} cannot be reached: {advice}"))
         }
         _ => None,
+    }
+}
+
+/// Returns the hint for a server over HTTP that did not answer in time.
+pub(super) fn of_silence(upstream: &Upstream) -> String {
+    let url = shown(&upstream.url);
+    format!("nothing came after POST {url}: is an MCP server there, and does it need longer?")
+}
+
+fn no_server_at(url: &Url) -> String {
+    format!("so no MCP server is there: {}", path_advice(url))
+}
+
+fn path_advice(url: &Url) -> &'static str {
+    match url.path().trim_end_matches('/').ends_with("/mcp") {
+        true => "look at the path of `url`",
+        false => "the path of `url` is often `/mcp`",
     }
 }
 
@@ -204,5 +257,34 @@ mod tests {
         }
         assert!(failed("npm error code EAI_AGAIN").contains("_PROXY\""));
         assert_eq!(failed("TypeError: x is undefined"), "it ended");
+    }
+
+    #[test]
+    fn arguments_that_are_wrong_are_named() {
+        let failed = |args: &[&str], line: &str| {
+            let mut error = StartError::new("", "it ended");
+            error.stderr = vec![line.to_owned()];
+            let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+            let program = Program { args, ..Program::default() };
+            of_program(error, &program, Some(&ExitReason::Code(1))).detail
+        };
+        assert_eq!(
+            failed(&["-y hunter2"], ""),
+            "it ended; the argument that begins with `-y` has several words: write each as a text \
+             of its own in `args`"
+        );
+        assert_eq!(
+            failed(&["x"], "npm error npx canceled due to missing packages and no YES option: [x]"),
+            "it ended; npx asks before it installs: write \"-y\" as the first of `args`"
+        );
+        let told = "it ended; the argument `x.py` is a relative path, and without `cwd`";
+        let line = "can't open file '/tmp/trunkline-0a1b2c3d-0a1b-0a1b/x.py': [Errno 2]";
+        assert!(failed(&["x.py"], line).starts_with(told), "{}", failed(&["x.py"], line));
+        let home = std::env::var("HOME").unwrap();
+        assert!(failed(&["~/x"], "no ~/x").contains("no shell expands `~`"));
+        assert_eq!(failed(&["~/x"], &format!("{home}/x is not there")), "it ended");
+        for args in [&["-e", "a b"][..], &["--header=A: b"], &["x.py"]] {
+            assert_eq!(failed(args, ""), "it ended");
+        }
     }
 }

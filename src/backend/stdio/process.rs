@@ -234,7 +234,12 @@ fn find_program(program: &Path, path: Option<&str>) -> Result<PathBuf, SpawnErro
     std::env::split_paths(&path)
         .map(|dir| dir.join(program))
         .find(|candidate| is_executable(candidate))
-        .ok_or_else(|| not_found(program, format!(" on the PATH {}", path.display())))
+        .ok_or_else(|| {
+            not_found(
+                program,
+                format!(" on the PATH {}: install it, or write its full path", path.display()),
+            )
+        })
 }
 
 /// Says that there is no such program, and what was probably meant.
@@ -293,7 +298,8 @@ mod tests {
         let error = find_program(Path::new("no-such-program"), Some("/bin:/usr/bin")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the program `no-such-program` was not found on the PATH /bin:/usr/bin"
+            "the program `no-such-program` was not found on the PATH /bin:/usr/bin: install it, or \
+             write its full path"
         );
         let error = find_program(Path::new("/etc/passwd"), None).unwrap_err();
         assert_eq!(error.to_string(), "the program `/etc/passwd` is not an executable file");

@@ -4,11 +4,16 @@ use std::fs;
 
 use super::env_file;
 use super::references::{Surroundings, as_texts};
+use crate::common::suggest::did_you_mean;
 use crate::config::error::{ConfigError, Mistakes, Place};
 use crate::config::tree::{Node, Table, Value};
 
 /// Keys that Trunkline uses. All others are for the MCP client.
 const KEYS: [&str; 8] = ["command", "args", "env", "cwd", "url", "headers", "timeout", "transport"];
+/// Endings of files that a program makes where there is none.
+const DATA: [&str; 6] = [".db", ".sqlite", ".sqlite3", ".json", ".jsonl", ".log"];
+/// Keys that another one may be a slip of.
+const MEANT: [&str; 5] = ["command", "args", "env", "url", "headers"];
 /// Keys that say nothing beyond what other keys say.
 const SILENT: [&str; 2] = ["source", "dev"];
 /// Clients' names for stdio and Streamable HTTP. Over a URL the older transport is tried, too.
@@ -204,8 +209,8 @@ impl Reader<'_> {
     }
 
     /// Lets relative paths start at the directory of the file: in `command`, in `cwd`, and in
-    /// arguments that name something there. Without such an argument the program keeps its private
-    /// directory.
+    /// arguments that name something there or a file of data. Without such an argument the program
+    /// keeps its private directory.
     fn set_directory(&mut self) {
         let at_base = |text: &str| self.surroundings.path(text).display().to_string();
         if let Some(command) = self.table.get_mut("command")
@@ -225,7 +230,8 @@ impl Reader<'_> {
         let is_relative = |text: &str| {
             let is_marked = text == "." || text.starts_with("./") || text.starts_with("../");
             let is_word = text.starts_with(['-', '/', '~']) || text.is_empty();
-            is_marked || !is_word && base.join(text).exists()
+            let is_data = DATA.iter().any(|ending| text.ends_with(ending)) && !text.contains(':');
+            is_marked || !is_word && (is_data || base.join(text).exists())
         };
         if let Some(Value::List(args)) = self.table.get("args").map(|args| &args.value)
             && let Some(arg) = args.iter().find(|arg| arg.text().is_some_and(is_relative))
@@ -258,7 +264,9 @@ impl Reader<'_> {
         self.table.retain(|key, node| {
             let is_used = KEYS.contains(&key.as_str());
             if !is_used && !SILENT.contains(&key.as_str()) {
-                warnings.push(format!("{}: `{key}` of server `{name}` is not used", node.place));
+                let meant = did_you_mean(key, MEANT);
+                warnings
+                    .push(format!("{}: `{key}` of server `{name}` is not used{meant}", node.place));
             }
             is_used
         });

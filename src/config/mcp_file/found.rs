@@ -46,7 +46,12 @@ pub fn servers_of_client(path: &Path, sources: &Sources) -> Result<Found, String
 fn describe(transport: &Transport) -> String {
     match transport {
         Transport::Stdio(program) => {
-            let command = program.command.display();
+            // Some write the arguments behind the program.
+            let command = program.command.to_string_lossy();
+            let command = match command.trim().split_once(char::is_whitespace) {
+                Some((first, _)) => format!("{first} …"),
+                None => command.into_owned(),
+            };
             let arguments = match program.args.len() {
                 0 => String::new(),
                 1 => ", 1 argument".to_owned(),

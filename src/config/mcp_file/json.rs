@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use toml::de::DeTable;
 
 use crate::config::error::{ConfigError, Place};
 use crate::config::tree::{Node, Table, Value};
@@ -17,7 +18,11 @@ pub(super) fn parse(path: &Arc<str>, text: &str) -> Result<(Table, Place), Confi
     // Checks syntax and depth first, since `node` is recursive.
     if let Err(error) = serde_json::from_str::<serde_json::Value>(&text) {
         let place = Place::File { path: path.clone(), line: error.line() };
-        return Err(place.error(format!("not valid JSON: {error}")));
+        let is_toml = DeTable::parse(&text).is_ok();
+        return Err(place.error(match is_toml && !text.trim().is_empty() {
+            true => "it is TOML, not JSON: Trunkline's own configuration goes to `--config`".into(),
+            false => format!("not valid JSON: {error}"),
+        }));
     }
     let raw: &RawValue = serde_json::from_str(&text).expect(CHECKED);
     let root = node(raw, &|part| place(part.as_ptr().addr() - text.as_ptr().addr()));

@@ -256,20 +256,24 @@ fn roo_code() {
             "env": { "KEY": "${env:TOKEN}" }, "watchPaths": ["x"]
           },
           "server.2": { "type": "streamable-http", "url": "https://x.example/mcp" },
-          "relative": { "command": "./bin/run", "args": ["data/x.json"] }
+          "relative": { "command": "./bin/run", "args": ["data/x"] },
+          "new data": { "command": "x", "args": ["--db-path", "new.db"] },
+          "no data": { "command": "x", "args": ["x@1.0", "http://x/a.json", "-v.db"] }
         }}"#,
     );
     let base = setup.dir.path();
     fs::create_dir(base.join("data")).unwrap();
-    fs::write(base.join("data/x.json"), "").unwrap();
+    fs::write(base.join("data/x"), "").unwrap();
     let config = setup.load();
-    assert_eq!(names(&config), ["relative", "server-1", "server-2", "std"]);
+    assert_eq!(names(&config), ["new-data", "no-data", "relative", "server-1", "server-2", "std"]);
     let warnings = config.warnings.join("\n");
     assert_has(&warnings, &["server \"server 1\" is called `server-1` here"]);
     assert_has(&warnings, &["server \"server.2\" is called `server-2` here"]);
     assert_eq!(program(&config, "server-1").cwd, Some(base.join("packages/server")));
     assert_eq!(program(&config, "relative").command, base.join("./bin/run"));
     assert_eq!(program(&config, "relative").cwd.as_deref(), Some(base));
+    assert_eq!(program(&config, "new-data").cwd.as_deref(), Some(base));
+    assert_eq!(program(&config, "no-data").cwd, None);
 }
 
 #[test]

@@ -111,6 +111,13 @@ fn one_bad_entry_is_left_out_and_the_others_start() {
 }
 
 #[test]
+fn a_key_that_is_misspelt_is_told_with_what_was_meant() {
+    let config = Setup::empty().mcp(r#"{"mcpServers": {"a": {"comand": "x"}}}"#).load();
+    let told = "mcp.json:1: `comand` of server `a` is not used; did you mean `command`?";
+    assert!(config.warnings.iter().any(|it| it == told), "{:?}", config.warnings);
+}
+
+#[test]
 fn mistakes_are_shown_with_file_and_line() {
     let cases = [
         ("{\n\"mcpServers\": {;}}", "mcp.json:2: not valid JSON: "),

@@ -60,7 +60,12 @@ fn a_mistake_is_shown_with_file_line_key_and_what_is_allowed() {
             "2: `servers.x.command` must be the program",
             &["it is \"\""],
         ),
-        ("[servers.x]\nurl = \"x\"", "2: `servers.x.url` ", &["http or https", "it is none"]),
+        ("[servers.x]\nurl = \"http://\"", "2: `servers.x.url` ", &["http or https", "it is none"]),
+        (
+            "[servers.x]\nurl = \"localhost:3000/mcp\"",
+            "2: `servers.x.url` ",
+            &["and it has no scheme: write `http://` or `https://` in front"],
+        ),
         ("[servers.x]\nurl = \"ftp://x\"", "2: `servers.x.url` ", &["begins with `ftp:`"]),
         ("[servers.x]\nurl = \"http://a:b@x\"", "2: `servers.x.url` ", &["into `headers`"]),
         ("[servers.x]\nurl = \"http://x\"\ncommand = \"x\"", "2: `servers.x` ", &["give one"]),
@@ -174,6 +179,19 @@ fn all_mistakes_of_a_file_are_told_in_one_run() {
     ]) {
         assert!(line.starts_with(&format!("  trunkline.toml:{start}")), "{line}\n{error}");
     }
+    let text = "lisen = 1\n[servers.x]\ncommand = npx\nargs = [-y, x]\ntimeout = 3 parsecs";
+    let error = Setup::toml(text).error();
+    let lines: Vec<_> = error.lines().collect();
+    assert_eq!(lines.len(), 6, "{error}");
+    for (line, start) in lines[1..].iter().zip([
+        "1: unknown key `lisen`; did you mean `listen`?",
+        "3: not valid TOML: a text needs quotes: write `command = \"…\"`",
+        "4: not valid TOML: each text of a list needs quotes: write `args = [\"…\", \"…\"]`",
+        "5: not valid TOML: ",
+        "5: `servers.x.timeout` must be ",
+    ]) {
+        assert!(line.starts_with(&format!("  trunkline.toml:{start}")), "{line}\n{error}");
+    }
     let error = Setup::toml("[servers.x]\ncommand = npx\nargs = [-y, x]\ncwd = /srv").error();
     assert_eq!(
         error,
@@ -182,6 +200,20 @@ fn all_mistakes_of_a_file_are_told_in_one_run() {
          \x20 trunkline.toml:3: not valid TOML: each text of a list needs quotes: write \
          `args = [\"…\", \"…\"]`\n\
          \x20 trunkline.toml:4: not valid TOML: a text needs quotes: write `cwd = \"…\"`"
+    );
+}
+
+#[test]
+fn files_of_the_other_kind_are_told_apart() {
+    let error = Setup::toml("{\"mcpServers\": {}}").error();
+    assert_eq!(
+        error,
+        "trunkline.toml:1: it is JSON, not TOML: the file of an MCP client goes to `--mcp-config`"
+    );
+    let error = Setup::empty().mcp("[servers.x]\ncommand = \"x\"\n").error();
+    assert_eq!(
+        error,
+        "mcp.json:1: it is TOML, not JSON: Trunkline's own configuration goes to `--config`"
     );
 }
 

@@ -34,8 +34,9 @@ pub use self::error::ConfineError;
 pub use self::plan::{Kernel, Plan, PlanError, plan};
 pub use self::user::User;
 
-/// Exit code of a server that could not be confined. The reason is on its standard error.
-pub const CANNOT_CONFINE: u8 = 125;
+/// Exit code of a server that could not be confined. The reason is on its standard error. No
+/// program is known to end with it; `docker run` ends with 125 to 127.
+pub const CANNOT_CONFINE: u8 = 213;
 /// The signal by which a guard ends itself if it could not make the private directory. The reason
 /// is on its standard error. Any exit code could be the program's own, but a signal that ends the
 /// program is passed on as an exit code.
