@@ -235,6 +235,16 @@ impl Backend {
         }
     }
 
+    /// Waits for the instance whose process has this number. [`NotReady::Gone`] if it has ended.
+    pub async fn permit_at_run(
+        &self,
+        run: u64,
+        deadline: Instant,
+    ) -> Result<InstancePermit, NotReady> {
+        let permit = timeout_at(deadline, self.pool.acquire_run(run)).await;
+        permit.map_err(|_| NotReady::StillStarting)?.ok_or(NotReady::Gone)
+    }
+
     /// Returns the time of the last use, unless a use goes on.
     pub fn idle_since(&self) -> Option<Instant> {
         self.uses.idle_since()

@@ -76,6 +76,8 @@ pub enum NotReady {
     Down { retry_after: Duration, reason: Arc<str>, for_good: bool },
     /// The server was still starting when the deadline passed.
     StillStarting,
+    /// The process that alone could answer has ended.
+    Gone,
     /// The gateway shuts down, or a rollover has replaced the backend.
     Stopped,
 }

@@ -342,6 +342,7 @@ impl CallsInner {
             key: None,
             fingerprint,
             listener: None,
+            mcp: None,
             details,
         };
         let Ok(permit) = open.account.accepted_bytes.take(request.arguments.byte_len()) else {

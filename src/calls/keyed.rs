@@ -207,7 +207,10 @@ impl CallsInner {
             Ok(outcome) => outcome.head.executed,
             Err(refusal) => refusal.executed(),
         };
-        let keeping = keeping(executed, has_known_id);
+        let keeping = match open.is_forgotten() {
+            true => Keeping::Nothing,
+            false => keeping(executed, has_known_id),
+        };
         let mut confirmation = match keeping {
             Keeping::Nothing => self.writer.forget(open.id),
             Keeping::Outcome | Keeping::WithoutKey => {

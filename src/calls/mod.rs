@@ -76,9 +76,11 @@ use crate::tenants::{Directory, Tenant};
 pub use self::ask::{CallView, Cancelled, ListQuery, Polled, RecordKind, states_named};
 pub use self::key::{Fingerprint, IdempotencyKey, InvalidKey, Scope};
 pub use self::open_calls::{Answer, Identity, Ticket, Waited};
-pub use self::outcome::{CANCELLED, Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran, RenderError};
+pub use self::outcome::{
+    CANCELLED, Head, OUTCOME_UNKNOWN, Outcome, OutcomeKind, Ran, RenderError, rpc_error,
+};
 pub use self::refusal::Refusal;
-pub use self::request::{CallRequest, Details};
+pub use self::request::{CallRequest, Details, McpPart};
 
 /// The last transitions are written within this time, or lost.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -214,6 +216,9 @@ impl Calls {
         let has_callback = request.details.callback.is_some();
         let open =
             OpenCall::new(request.id, tenant, scope, fingerprint.clone(), account, has_callback);
+        if request.mcp.is_some() {
+            open.may_become_task();
+        }
         if let Some(known) = self.0.open.find_or_add(&open)? {
             return Ticket::attached(known, fingerprint);
         }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -28,6 +28,15 @@ pub(super) const WAITERS_OF_TENANT_MAX: u32 = 1024;
 /// Calls rarely wait for each other's lock.
 const SHARDS: usize = 16;
 
+/// A call whose record stays as the rules say.
+const KEPT: u8 = 0;
+/// A call that becomes a task if it is slow; its caller was not told yet.
+const UNTOLD: u8 = 1;
+/// Its caller was told of a task.
+const TOLD: u8 = 2;
+/// It was over before that, so nobody can ask for it.
+const FORGOTTEN: u8 = 3;
+
 pub(super) struct OpenCalls {
     len: AtomicUsize,
     by_scope: [Mutex<HashMap<Scope, Arc<OpenCall>>>; SHARDS],
@@ -47,6 +56,8 @@ pub struct OpenCall {
     pub(super) phase: watch::Sender<Phase>,
     /// Whether a request waits for more than the end.
     is_watched: AtomicBool,
+    /// One of [`KEPT`], [`UNTOLD`], [`TOLD`] and [`FORGOTTEN`].
+    fate: AtomicU8,
     pub(super) cancel: CancellationToken,
     waiters: AtomicU32,
 }
@@ -189,9 +200,21 @@ impl OpenCall {
             has_callback,
             phase: watch::Sender::new(Phase::Deciding),
             is_watched: AtomicBool::new(false),
+            fate: AtomicU8::new(KEPT),
             cancel: CancellationToken::new(),
             waiters: AtomicU32::new(0),
         })
+    }
+
+    /// Makes this a call whose record is forgotten unless it becomes a task.
+    pub(super) fn may_become_task(&self) {
+        self.fate.store(UNTOLD, Ordering::Release);
+    }
+
+    /// Returns whether nobody will ask for the call, which has ended. None can become a task then.
+    pub(super) fn is_forgotten(&self) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        self.fate.compare_exchange(UNTOLD, FORGOTTEN, success, failure).is_ok()
     }
 
     pub(super) fn opened(&self, identity: Identity, state: CallState) {
@@ -297,6 +320,13 @@ impl Ticket {
             Waited::Open(identity, _) => Err(Refusal::StillRunning(identity.id)),
             Waited::Undecided => Err(Refusal::Undecided),
         }
+    }
+
+    /// Makes the call a task, whose record is kept. Returns false if it has ended: then there is an
+    /// outcome in a moment.
+    pub fn hand_over(&self) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        self.call.fate.compare_exchange(UNTOLD, TOLD, success, failure).is_ok()
     }
 
     /// Cancels the call, whoever else waits for it.

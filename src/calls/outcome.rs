@@ -5,10 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::refusal::Refusal;
 use crate::common::ids::CallId;
 use crate::gateway::{CallError, Executed, Held, Reply, hold_kept};
+use crate::protocol::jsonrpc::envelope::ErrorObject;
+use crate::protocol::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
+use crate::protocol::mcp::HEADER_MISMATCH;
 use crate::protocol::mcp::results::ResultKind;
 use crate::tenants::Tenant;
 
@@ -59,6 +63,45 @@ pub struct Outcome {
     pub retry_after: Option<Duration>,
 }
 
+/// Returns the JSON-RPC error that an MCP client gets for the problem of a kept call.
+pub fn rpc_error(problem: &[u8]) -> ErrorObject {
+    #[derive(Deserialize)]
+    struct Problem {
+        status: u16,
+        code: String,
+        detail: String,
+        retryable: bool,
+        executed: String,
+        explain: Option<String>,
+        backend: Option<ErrorObject>,
+    }
+    let Ok(problem) = serde_json::from_slice::<Problem>(problem) else {
+        let message = "the call has failed".to_owned().into();
+        return ErrorObject { code: INTERNAL_ERROR, message, data: None };
+    };
+    if let Some(error) = problem.backend {
+        return error;
+    }
+    let code = match problem.code.as_str() {
+        _ if problem.detail.starts_with("Header mismatch") => HEADER_MISMATCH,
+        "invalid_request" => INVALID_REQUEST,
+        "invalid_arguments" | "server_not_found" | "tool_not_found" | "toolset_not_found" => {
+            INVALID_PARAMS
+        }
+        _ => i64::from(problem.status),
+    };
+    let mut data = json!({
+        "code": problem.code,
+        "retryable": problem.retryable,
+        "executed": problem.executed,
+    });
+    if let Some(explain) = problem.explain {
+        data["explain"] = json!(explain);
+    }
+    let data = serde_json::value::to_raw_value(&data).ok();
+    ErrorObject { code, message: problem.detail.into(), data }
+}
+
 /// Writes the error of a call as its caller sees it: the status and the body.
 pub type RenderError = fn(&CallError, CallId) -> (u16, Bytes);
 
@@ -85,7 +128,7 @@ impl From<ResultKind> for OutcomeKind {
     fn from(kind: ResultKind) -> Self {
         match kind {
             ResultKind::ToolError => Self::ToolError,
-            ResultKind::Complete | ResultKind::InputRequired => Self::Ok,
+            ResultKind::Complete | ResultKind::InputRequired | ResultKind::Task => Self::Ok,
         }
     }
 }

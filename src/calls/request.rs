@@ -12,7 +12,7 @@ use crate::backend::connection::call_notifications::NotificationSender;
 use crate::backend::queue::FairnessKey;
 use crate::common::ids::CallId;
 use crate::events::{CallTags, Sampler, TracedRequest};
-use crate::gateway::{BeginMark, Call, Held, Operation, ToolName};
+use crate::gateway::{BeginMark, Call, Held, MirroredHeaders, Operation, ToolName};
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::mcp::method;
 use crate::protocol::mcp::requests::CallMeta;
@@ -32,7 +32,20 @@ pub struct CallRequest {
     pub fingerprint: Fingerprint,
     /// Passes the server's notifications on to the request that begins the call.
     pub listener: Option<NotificationSender>,
+    /// Set for a call over MCP, which may become a task.
+    pub mcp: Option<Box<McpPart>>,
     pub details: Details,
+}
+
+/// The part of a call over MCP that no record keeps.
+#[derive(Clone)]
+pub struct McpPart {
+    /// The tool as the client names it.
+    pub name: ToolName,
+    pub mirrored: Option<MirroredHeaders>,
+    /// Further members of `params`: `,"name":value` each.
+    pub others: String,
+    pub meta: CallMeta,
 }
 
 /// The part of a request that its record keeps, as JSON.
@@ -107,19 +120,24 @@ impl CallRequest {
         sampler: Sampler,
     ) -> Call {
         let arrived = Instant::now();
-        let (name, arguments) = (ToolName::Own(self.tool.clone()), self.arguments.clone());
+        let arguments = self.arguments.clone();
+        let (name, mirrored, others, meta) = match self.mcp.as_deref().cloned() {
+            Some(McpPart { name, mirrored, others, meta }) => (name, mirrored, others, meta),
+            None => {
+                let progress = self.listener.is_some();
+                let trace = self.details.trace.clone();
+                let meta = CallMeta { progress, trace, ..CallMeta::default() };
+                (ToolName::Own(self.tool.clone()), None, String::new(), meta)
+            }
+        };
         Call {
             id,
             server: self.server.clone(),
             size: arguments.byte_len(),
             held: self.held.clone(),
-            operation: Operation::Tool { name, arguments, mirrored: None },
-            others: String::new(),
-            meta: CallMeta {
-                progress: self.listener.is_some(),
-                trace: self.details.trace.clone(),
-                ..CallMeta::default()
-            },
+            operation: Operation::Tool { name, arguments, mirrored },
+            others,
+            meta,
             listener: self.listener.clone(),
             arrived,
             deadline: arrived + self.details.timeout(),

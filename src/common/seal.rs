@@ -48,6 +48,8 @@ pub enum Purpose {
     CallbackSecret = 7,
     /// The session of a live page.
     PageSession = 8,
+    /// The id of a task.
+    Task = 12,
 }
 
 impl Sealer {

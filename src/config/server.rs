@@ -84,6 +84,11 @@ section! {
         /// Whether the server is told the milliseconds that a call has left, as
         /// `_meta["trunkline/timeoutMs"]`.
         tell_deadline: bool = false, kind::FLAG;
+        /// Whether a tool call that takes longer than `task_after` goes on as an MCP task, for
+        /// modern clients that declare the extension. Their calls are recorded in the store.
+        tasks: bool = false, kind::FLAG;
+        /// With `tasks`: time after which a call becomes a task.
+        task_after: Duration = "5s", kind::DURATION;
         /// Time from the start of the program until it is ready. Programs run by npx or uvx may
         /// download first. A server with a `url` has `init_timeout` for each step instead.
         start_timeout: Duration = "60s", kind::DURATION;

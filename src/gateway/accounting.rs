@@ -105,7 +105,7 @@ impl<'a> Accounting<'a> {
         let tool = match (&self.target, &self.call.operation) {
             (Target::Tool(tool), _) => Some(tool.name()),
             (_, Operation::Tool { .. }) => Some(self.call.target()),
-            (_, Operation::Method(_)) => None,
+            (_, Operation::Method(_) | Operation::Extension(_)) => None,
         };
         FailedCall {
             caller: self.caller,

@@ -14,7 +14,7 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::steps::{AttemptStep, CallSteps};
-use super::{Call, CallError, Executed, Held, Operation, Reply};
+use super::{Call, CallError, Executed, Held, Reply};
 use crate::backend::connection::live_calls::{AttemptInfo, Target};
 use crate::backend::connection::{Answer, CallPermits, CloseReason, DeadlineExtension, NewCall};
 use crate::backend::instance::tools::{TYPICAL_TIME, Tool};
@@ -26,7 +26,7 @@ use crate::config::Retry;
 use crate::events::explanation::AttemptPeer;
 use crate::events::{Event, Events, Kinds};
 use crate::protocol::mcp::requests::CallMeta;
-use crate::protocol::mcp::results::{ResultHead, ResultKind};
+use crate::protocol::mcp::results::{AskedTypes, ResultHead, ResultKind};
 use crate::protocol::mcp::trace::{SpanId, new_span_id};
 use crate::protocol::mcp::{Era, meta};
 use crate::tenants::limits::{Admission, RateStatus};
@@ -52,6 +52,7 @@ pub(super) struct AttemptAnswer {
     era: Era,
     queue: Duration,
     backend: Duration,
+    run: u64,
 }
 
 impl Attempt<'_> {
@@ -84,7 +85,10 @@ impl Attempt<'_> {
         if !backend.takes_calls_of(self.tenant) {
             return Err(CallError::BackendStopped);
         }
-        let instance = backend.instance_permit(attempts.avoid, call.deadline).await?;
+        let instance = match call.task() {
+            None => backend.instance_permit(attempts.avoid, call.deadline).await?,
+            Some(task) => backend.permit_at_run(task.run, call.deadline).await?,
+        };
         // Taken after the queue: waiting for a slot does not count as the attempt's time.
         let deadline = attempts.deadline();
         let ready = instance.instance().ready.clone();
@@ -143,15 +147,15 @@ impl Attempt<'_> {
             tool.note_time(backend_time);
         }
         let era = ready.dialect.version().era();
-        Ok(AttemptAnswer { answer, era, queue, backend: backend_time })
+        let run = ready.connection.run();
+        Ok(AttemptAnswer { answer, era, queue, backend: backend_time, run })
     }
 
     /// Describes the attempt to operators.
     fn info(&self, number: u32, dispatched: Instant) -> AttemptInfo {
-        let target = match (self.tool, &self.call.operation) {
-            (Some(tool), _) => Target::Tool(tool.clone()),
-            (None, Operation::Method(method)) => Target::Method(method),
-            (None, Operation::Tool { .. }) => unreachable!("a call of a tool has found it"),
+        let target = match self.tool {
+            Some(tool) => Target::Tool(tool.clone()),
+            None => Target::Method(self.call.operation.method()),
         };
         AttemptInfo { target, tags: self.call.boxed_tags(), number, dispatched }
     }
@@ -187,15 +191,18 @@ impl AttemptAnswer {
         rate_status: &mut RateStatus,
         attempts: u32,
     ) -> Result<Reply, CallError> {
-        let Self { answer, era, queue, backend } = self;
-        let has_extensions = call.meta.has_extensions && era == Era::Modern;
-        let (result, held, head) = read_answer(offload, answer, held, has_extensions).await?;
+        let Self { answer, era, queue, backend, run } = self;
+        let asked = match era {
+            Era::Modern => call.meta.asked,
+            Era::Legacy => AskedTypes::default(),
+        };
+        let (result, held, head) = read_answer(offload, answer, held, asked).await?;
         let ResultHead { kind, is_typed } = head;
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
             return Err(CallError::InputRequired);
         }
         let rate_status = std::mem::take(rate_status);
-        Ok(Reply { result, held, kind, is_typed, era, queue, backend, rate_status, attempts })
+        Ok(Reply { result, held, kind, is_typed, era, queue, backend, rate_status, attempts, run })
     }
 }
 
@@ -204,17 +211,17 @@ async fn read_answer(
     offload: &Offload,
     answer: Answer,
     held: Held,
-    has_extensions: bool,
+    asked: AskedTypes,
 ) -> Result<(Bytes, Held, ResultHead), CallError> {
     let (Answer::Result(text) | Answer::Error(text)) = &answer;
     let len = text.len();
-    offload.run_if_long(len, move || read_here(answer, held, has_extensions)).await
+    offload.run_if_long(len, move || read_here(answer, held, asked)).await
 }
 
 fn read_here(
     answer: Answer,
     held: Held,
-    has_extensions: bool,
+    asked: AskedTypes,
 ) -> Result<(Bytes, Held, ResultHead), CallError> {
     let result = match answer {
         Answer::Result(result) => result,
@@ -222,7 +229,7 @@ fn read_here(
     };
     let text =
         std::str::from_utf8(&result).map_err(|_| CallError::protocol("the result is not UTF-8"))?;
-    let head = ResultHead::read(text, has_extensions).map_err(CallError::protocol)?;
+    let head = ResultHead::read(text, asked).map_err(CallError::protocol)?;
     Ok((result, held, head))
 }
 

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::extension::{ExtensionRequest, TaskPlace, method_not_found};
 use super::{CallError, Held};
 use crate::backend::connection::call_notifications::NotificationSender;
 use crate::backend::instance::tools::{Tool, ToolSet};
@@ -16,11 +17,10 @@ use crate::common::ids::CallId;
 use crate::common::keys::KeyId;
 use crate::events::call::bounded_name;
 use crate::events::{CallTags, TracedRequest};
-use crate::protocol::jsonrpc::envelope::ErrorObject;
-use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, RawObject};
-use crate::protocol::mcp::Era;
+use crate::protocol::jsonrpc::{Frame, RawObject};
 use crate::protocol::mcp::requests::CallMeta;
 use crate::protocol::mcp::trace::Trace;
+use crate::protocol::mcp::{Era, method};
 use crate::registry::{Server, SessionOwner};
 use crate::tenants::Tenant;
 use crate::toolsets::Toolset;
@@ -169,15 +169,29 @@ pub enum Operation {
     },
     /// Any other request; all its parameters are in [`Call::others`].
     Method(&'static str),
+    /// A request of a method that an extension of the protocol adds; likewise.
+    Extension(ExtensionRequest),
+}
+
+impl Operation {
+    /// Returns the name under which a request that is no tool call is counted.
+    pub(super) fn method(&self) -> &'static str {
+        match self {
+            Self::Tool { .. } => method::TOOLS_CALL,
+            Self::Method(name) | Self::Extension(ExtensionRequest { name, .. }) => name,
+        }
+    }
 }
 
 /// The headers that repeat arguments, and must agree with them.
+#[derive(Clone)]
 pub struct MirroredHeaders {
     pub headers: Vec<(String, Vec<u8>)>,
     /// The arguments as the caller sent them; a toolset may have changed those of the call.
     pub arguments: RawObject,
 }
 
+#[derive(Clone)]
 pub enum ToolName {
     /// The server's own name of the tool.
     Own(String),
@@ -215,6 +229,14 @@ impl Call {
         (!has_none).then(|| Box::new(self.tags.clone()))
     }
 
+    /// Returns the place of the server's task that the call is about.
+    pub(super) fn task(&self) -> Option<&TaskPlace> {
+        match &self.operation {
+            Operation::Extension(request) => request.task.as_ref(),
+            Operation::Tool { .. } | Operation::Method(_) => None,
+        }
+    }
+
     /// Returns a request of the gateway's own, without metadata.
     pub fn plain(
         server: Arc<Server>,
@@ -250,14 +272,15 @@ impl Call {
         ready: &Ready,
     ) -> Result<Option<Arc<Tool>>, CallError> {
         let server = self.server.id();
+        if let Operation::Extension(request) = &self.operation {
+            return request.check(caller, &self.server, ready).map(|()| None);
+        }
         let Operation::Tool { name, mirrored, .. } = &self.operation else {
-            if caller.may_use_all_of(server.as_str()) {
+            if caller.may_use_all_of(server.as_str()) || self.reads_page(caller, ready) {
                 return Ok(None);
             }
             // A caller with a grant of single tools sees a server that has nothing but tools.
-            let message = "Method not found".into();
-            let error = ErrorObject { code: METHOD_NOT_FOUND, message, data: None };
-            return Err(CallError::backend(error));
+            return Err(method_not_found("Method not found"));
         };
         let (found, name) = match name {
             ToolName::Own(name) => (ready.tools.get(name), name),
@@ -345,8 +368,11 @@ impl Call {
                 Ok((dialect.tools_call(id, &tool.name_json, arguments, others, meta), headers))
             }
             (Operation::Tool { .. }, None) => unreachable!("find_tool fails for an unknown tool"),
-            (Operation::Method(method), _) => {
-                Ok((dialect.request(id, method, &self.others, meta), headers))
+            (Operation::Method(name), _) => {
+                Ok((dialect.request(id, name, &self.others, meta), headers))
+            }
+            (Operation::Extension(request), _) => {
+                Ok((dialect.request(id, &request.method, &self.others, meta), headers))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Makes errors of calls of those of the parts that a call passes.
 
 use super::error::{CallError, Executed, RETRY_SOON};
+use super::extension::unknown_task;
 use crate::backend::NotReady;
 use crate::backend::connection::{CloseReason, RequestError};
 use crate::backend::queue::QueueError;
@@ -15,6 +16,7 @@ impl From<NotReady> for CallError {
                 Self::ServerUnavailable { reason: reason.to_string(), retry_after, for_good }
             }
             NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
+            NotReady::Gone => unknown_task(),
             NotReady::Stopped => Self::BackendStopped,
         }
     }

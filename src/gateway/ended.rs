@@ -103,7 +103,9 @@ impl<'a> Ended<'a> {
             Self::Answered(reply) => EndedCall {
                 outcome: match reply.kind {
                     ResultKind::ToolError => CallOutcome::ToolError,
-                    ResultKind::Complete | ResultKind::InputRequired => CallOutcome::Ok,
+                    ResultKind::Complete | ResultKind::InputRequired | ResultKind::Task => {
+                        CallOutcome::Ok
+                    }
                 },
                 code: None,
                 executed: "yes",
@@ -184,7 +186,7 @@ impl Call {
     pub(super) fn target(&self) -> &str {
         match &self.operation {
             Operation::Tool { name: ToolName::Own(name) | ToolName::Exposed(name), .. } => name,
-            Operation::Method(method) => method,
+            other => other.method(),
         }
     }
 }

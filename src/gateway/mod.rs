@@ -16,6 +16,7 @@ mod convert;
 mod ended;
 mod error;
 mod explain;
+pub mod extension;
 mod steps;
 mod unsent;
 
@@ -70,6 +71,8 @@ pub struct Reply {
     pub backend: Duration,
     pub rate_status: RateStatus,
     pub attempts: u32,
+    /// The run of the process that answered; 0 for a server with a `url`.
+    pub run: u64,
 }
 
 pub struct Gateway {
@@ -349,10 +352,9 @@ async fn call_backend(
     let mut entry = enqueue();
     let ready = entry.wait_for(backend.ready(call.deadline)).await??;
     let tool = call.find_tool(caller, &ready)?;
-    match (&tool, &call.operation) {
-        (Some(tool), _) => accounting.at_tool(tool),
-        (None, Operation::Method(method)) => accounting.at_method(method),
-        (None, Operation::Tool { .. }) => unreachable!("find_tool fails for an unknown tool"),
+    match &tool {
+        Some(tool) => accounting.at_tool(tool),
+        None => accounting.at_method(call.operation.method()),
     }
 
     let tool_name = tool.as_deref().map(Tool::name);

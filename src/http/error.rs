@@ -105,7 +105,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
     }
 }
 
-fn status_of_refusal(refusal: &Refusal) -> StatusCode {
+pub(super) fn status_of_refusal(refusal: &Refusal) -> StatusCode {
     match refusal {
         Refusal::InProgress(_) | Refusal::Cancelled { .. } | Refusal::NoCallbackSecret => {
             StatusCode::CONFLICT

@@ -16,6 +16,7 @@ use crate::backend::instance::tools::Tool;
 use crate::common::policy::Grants;
 use crate::gateway::Caller;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
+use crate::protocol::mcp::apps::expose_page;
 use crate::protocol::mcp::results::Caching;
 use crate::toolsets::{Resolved, Toolset, search};
 
@@ -88,7 +89,8 @@ fn defined(
     exposed: &str,
     tool: &Tool,
 ) -> Option<(String, String)> {
-    let (id, definition) = (toolset.id(), tool.definition().get());
+    let id = toolset.id();
+    let definition = &*expose_page(tool.definition().get(), server);
     let leave_out = |why: &str| {
         tracing::warn!(
             toolset = %id, server, tool = tool.name(),

@@ -48,7 +48,11 @@ async fn a_server_is_introduced_with_what_the_gateway_can_pass_on_of_it() {
         "logging": {},
     });
     let all = opened("/mcp").await;
-    assert_eq!(all["capabilities"], everything);
+    let mut together = everything.clone();
+    let skills = "io.modelcontextprotocol/skills";
+    together["extensions"] =
+        json!({skills: {"directoryRead": true}, "io.modelcontextprotocol/ui": {}});
+    assert_eq!(all["capabilities"], together);
     assert_eq!(all["serverInfo"]["name"], "trunkline");
     everything["experimental"] = json!({"x": {}});
     assert_eq!(opened("/mcp/rich").await["capabilities"], everything);

@@ -87,28 +87,19 @@ async fn an_extension_is_carried_between_modern_ends_at_one_server_alone() {
         sent["params"]["_meta"][CLIENT_CAPABILITIES].clone()
     };
     let (one, all) = (gateway.mcp("/mcp/fake"), gateway.mcp("/mcp"));
-    assert_eq!(discovered(&one).await["capabilities"]["extensions"], json!({"x/y": {"z": 1}}));
-    assert!(discovered(&all).await["capabilities"].get("extensions").is_none());
+    assert_eq!(discovered(&one).await["capabilities"]["extensions"], extensions);
+    assert!(discovered(&all).await["capabilities"]["extensions"].get("x/y").is_none());
     let mine = json!({"extensions": extensions, "elicitation": {}});
     let odd = json!({"value": {"resultType": "x/odd", "x": 1.5}});
     let said = one.call("result", odd.clone()).meta(CLIENT_CAPABILITIES, mine.clone()).send().await;
     assert_eq!(said.result(), odd["value"]);
-    assert_eq!(declared(), json!({"extensions": {"x/y": {"z": 1}}, "elicitation": {}}));
+    assert_eq!(declared(), mine);
     // Elsewhere nobody was told of it, so its results are as wrong as ever.
-    let said = all.call("fake__result", odd.clone()).meta(CLIENT_CAPABILITIES, mine).send().await;
+    let said =
+        all.call("fake__result", odd.clone()).meta(CLIENT_CAPABILITIES, mine.clone()).send().await;
     assert_eq!(said.error()["data"]["code"], "backend_protocol");
-    assert_eq!(declared(), json!({"elicitation": {}}));
+    let known = json!({"io.modelcontextprotocol/tasks": {}});
+    assert_eq!(declared(), json!({"extensions": known, "elicitation": {}}));
     one.call("result", odd).send().await.error();
-    gateway.stop().await;
-}
-
-#[tokio::test]
-async fn a_legacy_clients_extensions_are_not_declared_to_a_server_of_its_own() {
-    let setup = Setup::new().fake_with("own", &[], "sharing = \"session\"");
-    let gateway = setup.start().await;
-    let mine = json!({"extensions": {"x/y": {}}, "roots": {}});
-    Session::open_with(&gateway, "/mcp/own", mine).await;
-    let sent = gateway.fake("own").received_of("initialize").pop().unwrap();
-    assert_eq!(sent["params"]["capabilities"], json!({"roots": {}}));
     gateway.stop().await;
 }

@@ -74,6 +74,8 @@ pub struct ConnectionOptions {
 
 pub struct Connection {
     generation: u64,
+    /// Random, so that no other process has it, not even one of another gateway.
+    run: u64,
     pub(super) grace: Duration,
     ids: Arc<dyn IdSource>,
     pub(in crate::backend) in_flight: InFlightCalls,
@@ -134,6 +136,12 @@ impl Connection {
         connection
     }
 
+    /// Returns the number of the process. What a server with a `url` knows is not bound to a
+    /// connection: it has 0.
+    pub fn run(&self) -> u64 {
+        if self.has_headers { 0 } else { self.run }
+    }
+
     /// Makes a connection without a writer and a reader: the caller sends the frames, and passes
     /// what comes back to [`incoming::take_message`]. With `has_headers`, headers repeat arguments
     /// where a tool asks for that.
@@ -145,6 +153,7 @@ impl Connection {
         let (outgoing, frames) = mpsc::channel(2 * options.max_in_flight + MESSAGES_MAX);
         let connection = Arc::new(Self {
             generation: options.generation,
+            run: rand::random(),
             grace: options.grace,
             ids: options.ids,
             in_flight: InFlightCalls::default(),

@@ -3,9 +3,30 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::backend::connection::Connection;
+use crate::protocol::mcp::Era;
+use crate::protocol::mcp::requests::Dialect;
+
 /// The most that are named, and the longest part of a name.
 const NAMED_MAX: usize = 20;
 const NAME_CHARS_MAX: usize = 64;
+
+/// The peculiarities of a server that decide which of its tools can be used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UsableTools {
+    /// Tools that break the rules for headers cannot.
+    pub(super) checks_headers: bool,
+    /// Tools that can be called only as tasks can.
+    pub(super) has_tasks: bool,
+}
+
+impl UsableTools {
+    pub(super) fn of(connection: &Connection, dialect: &Dialect) -> Self {
+        let is_modern = dialect.version().era() == Era::Modern;
+        let checks_headers = connection.has_headers() && is_modern;
+        Self { checks_headers, has_tasks: dialect.has_tasks() }
+    }
+}
 
 /// A tool that is left out, and why.
 #[derive(Debug)]

@@ -82,10 +82,19 @@ impl Pool {
     /// longest: a new one does not have to catch up. `avoid`, and those above their present limit,
     /// are chosen last.
     pub fn try_acquire(&self, avoid: Option<usize>) -> Option<InstancePermit> {
+        self.try_acquire_if(avoid, |_| true)
+    }
+
+    fn try_acquire_if(
+        &self,
+        avoid: Option<usize>,
+        may_serve: impl Fn(&ReadyInstance) -> bool,
+    ) -> Option<InstancePermit> {
         let ready = self.ready.load();
         loop {
             let has_room = |it: &&Arc<ReadyInstance>| {
-                it.load.in_flight() < it.load.limit() && !it.ready.connection.is_closed()
+                let is_full = it.load.in_flight() >= it.load.limit();
+                !is_full && !it.ready.connection.is_closed() && may_serve(it)
             };
             let cost = |it: &&Arc<ReadyInstance>| {
                 let (load, in_flight) = (&it.load, it.load.in_flight());
@@ -118,6 +127,22 @@ impl Pool {
             let wake = self.waiters.wake.notified();
             if let Some(permit) = self.try_acquire(avoid) {
                 return permit;
+            }
+            wake.await;
+        }
+    }
+
+    /// Waits for the instance whose process has this number; `None` if there is none.
+    pub async fn acquire_run(&self, run: u64) -> Option<InstancePermit> {
+        let is_it = |it: &ReadyInstance| it.ready.connection.run() == run;
+        let _waiting = Waiting::on(&self.waiters);
+        loop {
+            let wake = self.waiters.wake.notified();
+            if let Some(permit) = self.try_acquire_if(None, is_it) {
+                return Some(permit);
+            }
+            if !self.ready.load().iter().any(|it| is_it(it)) {
+                return None;
             }
             wake.await;
         }

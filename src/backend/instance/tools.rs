@@ -12,7 +12,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::arguments::ArgumentsSchema;
-use super::left_out::LeftOutTools;
+use super::left_out::{LeftOutTools, UsableTools};
 use crate::backend::Environment;
 use crate::backend::connection::{Answer, Connection, RequestError};
 use crate::common::ids::ServerId;
@@ -20,12 +20,12 @@ use crate::common::offload::Offload;
 use crate::pins::Hash;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::headers::HeaderParams;
+use crate::protocol::mcp::names;
 use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::requests::Dialect;
 use crate::protocol::mcp::results::{
     Caching, ToolsPage, input_schema, is_repeatable, requires_task, tool_name,
 };
-use crate::protocol::mcp::{Era, names};
 use crate::telemetry::metrics::ServerMetrics;
 use crate::telemetry::tools::ToolMetrics;
 
@@ -192,8 +192,7 @@ impl ToolSet {
         deadline: Instant,
         server: &ServerId,
     ) -> Result<Self, ListError> {
-        // Over HTTP, tools that break the rules for headers must not be used.
-        let checks_headers = connection.has_headers() && dialect.version().era() == Era::Modern;
+        let usable = UsableTools::of(connection, dialect);
         let mut tools = Self { caching: Caching::ANY, ..Self::default() };
         let mut pages = Pages::default();
         let mut cursor: Option<String> = None;
@@ -204,7 +203,7 @@ impl ToolSet {
                 Answer::Error(error) => return Err(refused(&error)),
             };
             pages.count(page.len()).map_err(ListError::Endless)?;
-            (tools, cursor) = tools.with_page(&connection.offload, page, checks_headers).await?;
+            (tools, cursor) = tools.with_page(&connection.offload, page, usable).await?;
             let Some(next) = &cursor else { break };
             if tools.in_order.len() == TOOLS_MAX {
                 tools.left_out.add("all further pages", too_many());
@@ -304,7 +303,7 @@ impl ToolSet {
         mut self,
         offload: &Offload,
         page: Bytes,
-        checks_headers: bool,
+        usable: UsableTools,
     ) -> Result<(Self, Option<String>), ListError> {
         let len = page.len();
         let add_page = move || {
@@ -312,7 +311,7 @@ impl ToolSet {
             let page: ToolsPage = serde_json::from_slice(&page)
                 .map_err(|error| ListError::Malformed(error.to_string()))?;
             for definition in page.tools {
-                self.add(definition, checks_headers);
+                self.add(definition, usable);
             }
             Ok((self, page.next_cursor))
         };
@@ -320,7 +319,7 @@ impl ToolSet {
     }
 
     /// Adds a tool, unless it cannot be used. One that cannot takes no other away.
-    fn add(&mut self, definition: Box<RawValue>, checks_headers: bool) {
+    fn add(&mut self, definition: Box<RawValue>, usable: UsableTools) {
         let Some(name) = tool_name(&definition) else {
             let place = format!("#{}", self.in_order.len() + self.left_out.len() + 1);
             return self.left_out.add(&place, "it has no name that is a text");
@@ -331,8 +330,11 @@ impl ToolSet {
             Some("its name has control characters".to_owned())
         } else if self.by_name.contains_key(&name) {
             Some("there is one of that name before".to_owned())
-        } else if requires_task(&definition) {
-            Some("it can be called only as a task, and tasks are not carried".to_owned())
+        } else if !usable.has_tasks && requires_task(&definition) {
+            Some(
+                "it can be called only as a task, and the server does not declare the extension"
+                    .to_owned(),
+            )
         } else if self.in_order.len() == TOOLS_MAX {
             Some(too_many())
         } else {
@@ -344,7 +346,7 @@ impl ToolSet {
         let name_json = serde_json::Value::from(name.as_str()).to_string();
         let header_params =
             input_schema(&definition).map_or(HeaderParams::Valid(vec![]), HeaderParams::of);
-        if let (true, HeaderParams::Invalid(why)) = (checks_headers, &header_params) {
+        if let (true, HeaderParams::Invalid(why)) = (usable.checks_headers, &header_params) {
             return self.left_out.add(&name, why.to_string());
         }
         let tool = Arc::new(Tool {

@@ -66,6 +66,7 @@ impl<R: Rights> RunningBatch<R> {
                 key: Some(key.clone()),
                 fingerprint: fingerprint.clone(),
                 listener: None,
+                mcp: None,
                 details: Details { timeout_ms, ..self.options.details.clone() },
             };
             let ticket = self.calls.submit(&caller, request, Mode::Now)?;

@@ -12,7 +12,8 @@ fn only_a_long_answer_is_offloaded() {
         let result = format!("{{\"a\":\"{}\"}}", "x".repeat(len - around));
         let answer = Answer::Result(result.clone().into());
         let held = Arc::new(BytePermit::nothing());
-        let (read, _, head) = read_answer(&Offload::new(), answer, held, false).await.unwrap();
+        let (read, _, head) =
+            read_answer(&Offload::new(), answer, held, AskedTypes::default()).await.unwrap();
         assert_eq!((read, head.kind), (result.into(), ResultKind::Complete));
     };
     assert!(!is_offloaded(read(LONG)));

@@ -1,6 +1,6 @@
 //! Describes an endpoint: the results of `initialize` and `server/discover`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{McpRequest, Scope};
@@ -8,8 +8,9 @@ use crate::backend::{About, Backend, Ready, RunState};
 use crate::gateway::CallError;
 use crate::protocol::mcp::about::Shown;
 use crate::protocol::mcp::{
-    Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion, meta,
+    Era, IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, ProtocolVersion, extensions, meta,
 };
+use crate::registry::Server;
 
 /// The most of one server's instructions that is quoted where all servers are shown together.
 const INSTRUCTIONS_CHARS_MAX: usize = 4096;
@@ -29,16 +30,19 @@ impl EndpointInfo {
     pub(super) async fn of(request: &McpRequest<'_>) -> Result<Self, CallError> {
         match &request.http.scope {
             Scope::All => Ok(Self::of_all(request)),
-            Scope::Toolset(_) => Ok(Self::of_toolset()),
+            Scope::Toolset(_) => Ok(Self::of_toolset(request.era)),
             Scope::One(server) => {
                 let until = |backend: &Backend| Instant::now() + backend.start_wait();
                 let gateway = &request.http.app.gateway;
                 let server = gateway.server(request.caller, server)?;
                 let whole = request.caller.may_use_all_of(server.id().as_str());
-                let (_, ready) = gateway.ready_or_start(request.caller, server, until).await?;
-                let is_modern = ready.dialect.version().era() == Era::Modern;
-                let extensions = is_modern && request.era == Era::Modern;
-                Ok(Self::of_one(&ready, Shown { whole, extensions }))
+                let is_shared = matches!(&*server, Server::Shared(_));
+                let (_, ready) =
+                    gateway.ready_or_start(request.caller, server.clone(), until).await?;
+                let own_process = !is_shared;
+                let makes_tasks = server.config().tasks;
+                let shown = Shown { whole, era: request.era, makes_tasks, own_process };
+                Ok(Self::of_one(&ready, shown))
             }
         }
     }
@@ -60,10 +64,13 @@ impl EndpointInfo {
     }
 
     /// Describes a toolset, which has tools alone.
-    fn of_toolset() -> Self {
+    fn of_toolset(era: Era) -> Self {
+        let carried = [extensions::APPS, extensions::TASKS];
+        let mut capabilities = json!({"tools": {"listChanged": true}, "logging": {}});
+        capabilities["extensions"] = declare(&carried, era);
         Self {
             server_info: own_info(),
-            capabilities: json!({"tools": {"listChanged": true}, "logging": {}}).to_string(),
+            capabilities: capabilities.to_string(),
             instructions: None,
             others: String::new(),
             meta: String::new(),
@@ -85,7 +92,9 @@ impl EndpointInfo {
                 instructions += &format!("\n# {}\n{text}\n", server.id());
             }
         }
+        let carried = [extensions::APPS, extensions::SKILLS, extensions::TASKS];
         let capabilities = json!({
+            "extensions": declare(&carried, request.era),
             "tools": {"listChanged": true},
             "prompts": {"listChanged": true},
             "resources": {"listChanged": true, "subscribe": true},
@@ -132,6 +141,16 @@ impl EndpointInfo {
         let instructions = instructions.map(|text| format!(",\"instructions\":{text}"));
         instructions.unwrap_or_default() + &self.others
     }
+}
+
+/// Declares extensions where several servers are shown. Tasks are of the modern era.
+fn declare(carried: &[&str], era: Era) -> Value {
+    let carried = carried.iter().filter(|it| **it != extensions::TASKS || era == Era::Modern);
+    let settings = |name: &str| match name {
+        extensions::SKILLS => json!({"directoryRead": true}),
+        _ => json!({}),
+    };
+    carried.map(|name| ((*name).to_owned(), settings(name))).collect()
 }
 
 fn own_info() -> String {

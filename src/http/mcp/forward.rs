@@ -1,27 +1,29 @@
 //! Turns a client's request for a server into a [`Call`] of the gateway.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use axum::http::StatusCode;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::capabilities::supported_capabilities;
 use super::modern::request_state::RequestState;
 use super::rpc::RpcError;
+use super::target::{CallTarget, reference_members};
+use super::tasks::{TaskSeal, TaskTranslation};
 use super::translate::Translation;
-use super::{McpRequest, PARAM_PREFIX, Scope, toolset};
+use super::{McpRequest, PARAM_PREFIX, Scope};
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationSender};
 use crate::common::ids::CallId;
+use crate::gateway::extension::ExtensionRequest;
 use crate::gateway::{Call, CallError, MirroredHeaders, Operation, ToolName};
 use crate::http::headers::{asked_timeout_of, fairness_key, refuse_key};
 use crate::http::rest::asked::tags;
 use crate::protocol::jsonrpc::RawObject;
-use crate::protocol::jsonrpc::members::{MemberChange, Members};
-use crate::protocol::mcp::params::{Params, ParamsError, text_of};
+use crate::protocol::jsonrpc::members::MemberChange;
+use crate::protocol::mcp::params::{Params, text_of};
 use crate::protocol::mcp::requests::CallMeta;
-use crate::protocol::mcp::{Era, LogLevel, TASKS_EXTENSION, meta, method, names};
-use crate::toolsets::ChangedTool;
+use crate::protocol::mcp::{Era, LogLevel, extensions, meta, method};
 use crate::toolsets::arguments::ArgumentsError;
 use crate::toolsets::error::ToolsetError;
 
@@ -29,9 +31,16 @@ use crate::toolsets::error::ToolsetError;
 const METHODS: [&str; 4] =
     [method::TOOLS_CALL, method::PROMPTS_GET, method::RESOURCES_READ, method::COMPLETE];
 
-/// Returns the name of a method that is forwarded to a server, and `None` for any other.
-pub(super) fn forwarded_method(method: &str) -> Option<&'static str> {
-    METHODS.into_iter().find(|forwarded| *forwarded == method)
+/// Returns the name under which a method that is forwarded to a server is counted, and `None` for
+/// any other. An extension that the gateway does not know has methods only where one server is
+/// shown, and a toolset has tools and their tasks.
+pub(super) fn forwarded_method(method: &str, scope: &Scope) -> Option<&'static str> {
+    let core = METHODS.into_iter().find(|forwarded| *forwarded == method);
+    core.or_else(|| match (extensions::counted_as(method)?, scope) {
+        (name, Scope::One(_)) => Some(name),
+        (name, Scope::Toolset(_)) => extensions::is_of_tasks(name).then_some(name),
+        (name, Scope::All) => (name != method::EXTENSION).then_some(name),
+    })
 }
 
 /// A call, and what it takes to answer its client.
@@ -43,7 +52,7 @@ pub(super) struct ForwardedCall {
 }
 
 impl ForwardedCall {
-    /// Reads a request for one of [`METHODS`]. `session_log_level` is the legacy session's.
+    /// Reads a request that is forwarded. `session_log_level` is the legacy session's.
     pub(super) fn read(
         request: &McpRequest<'_>,
         method: &'static str,
@@ -110,19 +119,26 @@ impl ForwardedCall {
         // Through a shared server a legacy client cannot be asked anything.
         let capabilities = (era == Era::Modern).then(|| {
             let capabilities = params.meta(meta::CLIENT_CAPABILITIES);
-            let keeps_extensions = matches!(http.scope, Scope::One(_));
-            supported_capabilities(capabilities.map_or("{}", RawValue::get), keeps_extensions)
+            let capabilities = capabilities.map_or("{}", RawValue::get);
+            supported_capabilities(capabilities, &http.scope, era)
         });
-        let (capabilities, has_extensions) = capabilities.unzip();
+        let (capabilities, asked_types) = capabilities.unzip();
+        let asked_types = asked_types.unwrap_or_default();
         let meta = CallMeta {
             progress: progress_token.is_some(),
             log_level,
             capabilities,
-            has_extensions: has_extensions.unwrap_or_default(),
+            asked: asked_types,
             trace: request.trace(),
             others: params.other_meta(),
         };
         let call = CallId::generate();
+        let names_uris = [method::SKILLS_GET, method::DIRECTORY_READ].contains(&method);
+        let exposes = names_uris && http.scope == Scope::All;
+        let asks_for_tasks = match method {
+            method::TOOLS_CALL => asked_types.tasks,
+            _ => target.task.is_some(),
+        };
         let translation = Translation {
             era,
             id: id.to_owned(),
@@ -134,12 +150,19 @@ impl ForwardedCall {
                 _ => None,
             },
             state,
+            exposes: exposes.then(|| target.server.clone()),
+            tasks: asks_for_tasks.then(|| task_translation(request, &target)),
             changed: target.changed.clone(),
             offload: http.app.gateway.offload().clone(),
         };
         let operation = match method {
             method::TOOLS_CALL => tool(request, target)?,
-            _ => Operation::Method(method),
+            _ if METHODS.contains(&method) => Operation::Method(method),
+            _ => Operation::Extension(ExtensionRequest {
+                method: request.method.to_owned(),
+                name: method,
+                task: target.task,
+            }),
         };
         let call = Call {
             id: call,
@@ -164,86 +187,6 @@ impl ForwardedCall {
     }
 }
 
-/// The tool, prompt or resource that a request names, and its server.
-pub(super) struct CallTarget {
-    server: String,
-    /// As the server names it; a tool where several servers are shown keeps the name it has there.
-    name: String,
-    /// The member of `params`, or of `params.ref`, that holds the name.
-    member: &'static str,
-    /// The tool, if the caller's toolset changes it.
-    pub(super) changed: Option<Arc<ChangedTool>>,
-    /// The tool's arguments, if they are not those of the request.
-    pub(super) arguments: Option<RawObject>,
-}
-
-impl CallTarget {
-    fn read(request: &McpRequest<'_>, method: &str) -> Result<Self, RpcError> {
-        if let Some(toolset) = &request.caller.toolset {
-            return toolset::target(request, toolset, method);
-        }
-        let params = &request.params;
-        let (member, name) = match method {
-            method::COMPLETE => completion_reference(params)?,
-            method::RESOURCES_READ => ("uri", params.text("uri")?),
-            _ => ("name", params.text("name")?),
-        };
-        let split = match (&request.http.scope, member) {
-            (scope, "uri") => scope.split_uri(&name),
-            (Scope::One(server), _) => Some((server.as_str(), &*name)),
-            // The gateway looks up the whole name, because it may be a shortened one.
-            (Scope::All, _) if method == method::TOOLS_CALL => {
-                names::split(&name).map(|(server, _)| (server, &*name))
-            }
-            (Scope::All | Scope::Toolset(_), _) => names::split(&name),
-        };
-        match split {
-            Some((server, name)) => {
-                Ok(Self::tool(server.to_owned(), name.to_owned()).named_by(member))
-            }
-            None => {
-                let name: String = name.chars().take(100).collect();
-                Err(RpcError::invalid_params(format!(
-                    "{name:?} is not listed here: tools and prompts are named `server__name`, \
-                     resources `trunkline:server/uri`"
-                )))
-            }
-        }
-    }
-}
-
-impl CallTarget {
-    pub(super) fn tool(server: String, name: String) -> Self {
-        Self { server, name, member: "name", changed: None, arguments: None }
-    }
-
-    fn named_by(self, member: &'static str) -> Self {
-        Self { member, ..self }
-    }
-}
-
-/// Returns the member of `params.ref` that names the prompt or resource, and its value.
-fn completion_reference<'a>(params: &Params<'a>) -> Result<(&'static str, Cow<'a, str>), RpcError> {
-    let members = reference_members(params)?;
-    if let Some(twin) = members.case_variant(&["type", "name", "uri"]) {
-        return Err(ParamsError::CaseVariant { at: "params.ref", name: twin.to_owned() }.into());
-    }
-    let member = match members.get("type").and_then(text_of).as_deref() {
-        Some("ref/prompt") => Some("name"),
-        Some("ref/resource") => Some("uri"),
-        _ => None,
-    };
-    let named = member.and_then(|member| Some((member, members.get(member).and_then(text_of)?)));
-    let expected = "a `ref/prompt` with its `name` or a `ref/resource` with its `uri`";
-    named.ok_or_else(|| ParamsError::WrongType { at: "params.ref".into(), expected }.into())
-}
-
-fn reference_members<'a>(params: &Params<'a>) -> Result<Members<'a>, ParamsError> {
-    let reference = params.get("ref").ok_or(ParamsError::Missing("ref"))?;
-    let error = |error| ParamsError::Members { at: "params.ref", error };
-    Members::of_caller(reference.get()).map_err(error)
-}
-
 /// Writes the parameters that are sent on, with the target as its server names it.
 fn other_params(
     request: &McpRequest<'_>,
@@ -255,6 +198,10 @@ fn other_params(
     let mut others = match (method, &request.http.scope) {
         // The gateway offers no tasks, so `task` is ignored.
         (method::TOOLS_CALL, _) => params.others(&["name", "arguments", "requestState", "task"]),
+        (task, _) if extensions::is_of_tasks(task) => {
+            let id = Value::from(target.name.as_str());
+            format!(",\"taskId\":{id}{}", params.others(&["taskId", "requestState"]))
+        }
         (_, Scope::One(_)) => params.others(&["requestState"]),
         (_, Scope::All | Scope::Toolset(_)) => {
             let name = Value::from(target.name.as_str()).to_string();
@@ -280,13 +227,28 @@ fn other_params(
     Ok(others)
 }
 
-fn tool(request: &McpRequest<'_>, target: CallTarget) -> Result<Operation, RpcError> {
-    let CallTarget { name, changed, arguments, .. } = target;
-    let is_exposed = match request.http.scope {
+fn task_translation(request: &McpRequest<'_>, target: &CallTarget) -> Box<TaskTranslation> {
+    Box::new(TaskTranslation {
+        seal: TaskSeal::of(request),
+        server: target.server.clone(),
+        tool: target.name.clone(),
+        is_exposed: is_exposed(request, target),
+        given: request.params.get("taskId").and_then(text_of).map(Cow::into_owned),
+    })
+}
+
+/// Returns whether a tool has the name that it has where all servers are shown together.
+fn is_exposed(request: &McpRequest<'_>, target: &CallTarget) -> bool {
+    match request.http.scope {
         Scope::All => true,
         Scope::One(_) => false,
-        Scope::Toolset(_) => changed.is_none(),
-    };
+        Scope::Toolset(_) => target.changed.is_none(),
+    }
+}
+
+fn tool(request: &McpRequest<'_>, target: CallTarget) -> Result<Operation, RpcError> {
+    let is_exposed = is_exposed(request, &target);
+    let CallTarget { name, changed, arguments, .. } = target;
     let name = if is_exposed { ToolName::Exposed(name) } else { ToolName::Own(name) };
     // Headers repeat the arguments of the request alone.
     let has_headers = request.era == Era::Modern && arguments.is_none();
@@ -324,26 +286,4 @@ pub(super) fn arguments_of(
                 .with_modern_status(StatusCode::BAD_REQUEST)
         }),
     }
-}
-
-/// Removes what the gateway does not carry from a client's capabilities, and returns whether they
-/// name extensions. A server that made a task would work for nobody. Extensions are carried only
-/// where one modern server is shown to a modern client.
-pub(super) fn supported_capabilities(capabilities: &str, keeps_extensions: bool) -> (String, bool) {
-    if !capabilities.contains("tasks") && !capabilities.contains("extensions") {
-        return (capabilities.to_owned(), false);
-    }
-    let Ok(mut capabilities) = serde_json::from_str::<Value>(capabilities) else {
-        return ("{}".to_owned(), false);
-    };
-    let mut has_extensions = false;
-    if let Some(members) = capabilities.as_object_mut() {
-        members.remove("tasks");
-        if let Some(mut extensions) = members.remove("extensions").filter(|_| keeps_extensions) {
-            extensions.as_object_mut().map(|extensions| extensions.remove(TASKS_EXTENSION));
-            has_extensions = extensions.as_object().is_some_and(|it| !it.is_empty());
-            members.insert("extensions".to_owned(), extensions);
-        }
-    }
-    (capabilities.to_string(), has_extensions)
 }

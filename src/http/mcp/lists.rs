@@ -1,5 +1,5 @@
-//! Lists of tools, prompts and resources. One server's list is shown unchanged. In the list of all
-//! servers, names tell the servers apart.
+//! Lists of tools, prompts, resources and skills. One server's list is shown unchanged. In the list
+//! of all servers, names tell the servers apart.
 //!
 //! The gateway keeps the tools of each server, and the lists of them as they were rendered. Prompts
 //! and resources are requested each time, all pages of them, as calls. Clients get pages that the
@@ -38,9 +38,11 @@ use crate::http::toolset_list::{self, ToolsetForm};
 use crate::http::unsent::hold;
 use crate::protocol::jsonrpc::METHOD_NOT_FOUND;
 use crate::protocol::jsonrpc::members::{MemberChange, Members};
+use crate::protocol::mcp::apps::expose_page;
 use crate::protocol::mcp::pages::Pages;
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::Caching;
+use crate::protocol::mcp::skills::expose_skill;
 use crate::protocol::mcp::{Era, method, names};
 use crate::registry::Server;
 use crate::tenants::limits::{Admission, Cost};
@@ -59,11 +61,12 @@ pub(super) struct ListKind {
 }
 
 const TOOLS: ListKind = ListKind { method: method::TOOLS_LIST, member: "tools", key: "name" };
-const KINDS: [ListKind; 4] = [
+const KINDS: [ListKind; 5] = [
     TOOLS,
     ListKind { method: method::PROMPTS_LIST, member: "prompts", key: "name" },
     ListKind { method: method::RESOURCES_LIST, member: "resources", key: "uri" },
     ListKind { method: method::TEMPLATES_LIST, member: "resourceTemplates", key: "uriTemplate" },
+    ListKind { method: method::SKILLS_LIST, member: "skills", key: "uri" },
 ];
 
 impl ListKind {
@@ -192,7 +195,10 @@ async fn tools_of_all(request: &McpRequest<'_>) -> Result<Listed, RpcError> {
         let all = servers.iter().flat_map(|(server, tools)| {
             let may_call = |tool: &Tool| caller.may_call(server.id().as_str(), tool.name());
             let granted = tools.exposed().filter(move |(_, tool)| may_call(tool));
-            granted.filter_map(|(name, tool)| renamed(tool.definition().get(), TOOLS, name))
+            granted.filter_map(|(name, tool)| {
+                let definition = expose_page(tool.definition().get(), server.id().as_str());
+                renamed(&definition, TOOLS, name)
+            })
         });
         let caching = servers.iter().map(|(_, tools)| tools.caching()).reduce(Caching::and);
         // A server may be added at any time, so the list must not be cached.
@@ -285,12 +291,13 @@ async fn list_one(
     deadline: Instant,
 ) -> Result<Listing, RpcError> {
     let caller = request.caller;
-    let capabilities = &ready.about.capabilities;
-    let capability = match kind.method {
-        method::PROMPTS_LIST => &capabilities.prompts,
-        _ => &capabilities.resources,
+    let about = &ready.about;
+    let has_list = match kind.method {
+        method::PROMPTS_LIST => about.capabilities.prompts.is_some(),
+        method::SKILLS_LIST => about.own_words.declared().has(kind.method),
+        _ => about.capabilities.resources.is_some(),
     };
-    if capability.is_none() || !caller.may_use_all_of(server.id().as_str()) {
+    if !has_list || !caller.may_use_all_of(server.id().as_str()) {
         return Err(has_none(kind.member));
     }
     let endless = |reason| CallError::protocol(&format!("its list has no end: {reason}"));
@@ -342,6 +349,9 @@ impl Listing {
     /// Renames the items so that names tell servers apart. Items without a name are left out.
     fn exposed(mut self, server: &str, kind: ListKind) -> Self {
         let exposed = |item: &String| {
+            if kind.method == method::SKILLS_LIST {
+                return expose_skill(item, server);
+            }
             let members = Members::parse(item).ok()?;
             let name = text_of(members.get(kind.key)?)?;
             let name = match kind.key {

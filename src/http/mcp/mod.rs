@@ -14,18 +14,19 @@
 //!      │     that replica, and its response relayed                      stream/relay_response
 //!      ▼
 //!      ├─ initialize, server/discover: answered here                     endpoint_info
-//!      ├─ lists of tools, prompts, resources: answered here              lists
+//!      ├─ lists of tools, prompts, resources, skills: answered here      lists
 //!      ├─ pings, log levels, subscriptions: answered here                legacy/
 //!      ├─ streams of changes                      modern/listen, legacy/session_stream
 //!      ├─ any other method is not found
-//!      └─ tools/call, prompts/get, resources/read, completion/complete   forward
-//!         become calls of the gateway
+//!      └─ tools/call, prompts/get, resources/read, completion/complete   forward, target
+//!         and methods of extensions become calls of the gateway          tasks
 //!               │
 //!               ▼  result and notifications, in the client's terms       translate
 //!                  JSON, or a stream of events if a notification         response, rpc, stream/sse
 //!                  or 25 s of silence come before the result
 //! ```
 
+mod capabilities;
 mod endpoint_info;
 mod forward;
 mod legacy;
@@ -37,6 +38,8 @@ mod scope;
 mod session;
 pub(super) mod sse_transport;
 mod stream;
+mod target;
+mod tasks;
 mod toolset;
 mod traced;
 mod translate;
@@ -115,6 +118,11 @@ struct McpRequest<'a> {
 }
 
 impl McpRequest<'_> {
+    /// Returns the name under which it is counted, if it is forwarded to a server.
+    fn forwarded(&self) -> Option<&'static str> {
+        forwarded_method(self.method, &self.http.scope)
+    }
+
     /// Returns the toolset of an endpoint that shows one.
     fn toolset(&self) -> &Toolset {
         self.caller.toolset.as_deref().expect("the endpoint of a toolset has one")
@@ -244,7 +252,7 @@ async fn answer(
     }
     let request = McpRequest { http, caller: &http.caller, session: None, era, id, method, params };
     // A call tells of its own end.
-    let traced = match forwarded_method(method) {
+    let traced = match forwarded_method(method, &http.scope) {
         Some(_) => None,
         None => method::known_request(method).and_then(|method| request.sample(method)),
     };
@@ -264,7 +272,7 @@ async fn admit(
     id: &RawValue,
     method: &str,
 ) -> Result<Option<Admission>, RpcError> {
-    let is_call = forwarded_method(method).is_some()
+    let is_call = forwarded_method(method, &http.scope).is_some()
         || [method::RESOURCES_SUBSCRIBE, method::LISTEN].contains(&method);
     let cost = match ListKind::of(method) {
         // The replica that forwarded the request has charged it.

@@ -200,6 +200,7 @@ mod tests {
                 backend: Duration::ZERO,
                 rate_status: RateStatus::default(),
                 attempts: 1,
+                run: 0,
             };
             let translation = Translation {
                 era: Era::Legacy,
@@ -209,6 +210,8 @@ mod tests {
                 method: method::TOOLS_CALL,
                 uri: None,
                 state: None,
+                exposes: None,
+                tasks: None,
                 changed: None,
                 offload: Offload::new(),
             };

@@ -66,10 +66,10 @@ impl Scope {
     pub(in crate::http::mcp) fn split_uri<'a>(
         &'a self,
         uri: &'a str,
-    ) -> Option<(&'a str, &'a str)> {
+    ) -> Option<(&'a str, Cow<'a, str>)> {
         match self {
             Self::All | Self::Toolset(_) => names::split_resource_uri(uri),
-            Self::One(server) => Some((server, uri)),
+            Self::One(server) => Some((server, Cow::Borrowed(uri))),
         }
     }
 }

@@ -4,12 +4,14 @@ use axum::body::Body;
 use axum::http::Response;
 
 use super::McpRequest;
-use super::forward::{CallTarget, arguments_of};
+use super::forward::arguments_of;
 use super::rpc::{self, RpcError};
+use super::target::CallTarget;
 use crate::gateway::hold_response;
 use crate::http::available::tools_of_all;
 use crate::http::toolset_list::tools;
 use crate::http::unsent::hold;
+use crate::protocol::mcp::names::split_resource_uri;
 use crate::protocol::mcp::params::{Params, ParamsError, text_of};
 use crate::protocol::mcp::{Era, method};
 use crate::toolsets::search::{self, Search};
@@ -21,6 +23,9 @@ pub(super) fn target(
     toolset: &Toolset,
     method: &str,
 ) -> Result<CallTarget, RpcError> {
+    if method == method::RESOURCES_READ {
+        return page(request);
+    }
     if method != method::TOOLS_CALL {
         return Err(RpcError::method_not_found(method));
     }
@@ -29,6 +34,17 @@ pub(super) fn target(
         return called(request, toolset);
     }
     resolve(request, toolset, &name)
+}
+
+/// Finds the page of a tool, an MCP App. The gateway checks that one of the tools has it.
+fn page(request: &McpRequest<'_>) -> Result<CallTarget, RpcError> {
+    let uri = request.params.text("uri")?;
+    let split = split_resource_uri(&uri).filter(|(_, uri)| uri.starts_with("ui://"));
+    let (server, uri) = split.ok_or_else(|| {
+        RpcError::invalid_params("a toolset has no resources but the pages of its tools, `ui://…`")
+    })?;
+    let target = CallTarget::tool(server.to_owned(), uri.into_owned());
+    Ok(CallTarget { member: "uri", ..target })
 }
 
 fn resolve(

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::modern::request_state::RequestState;
 use super::rpc::{self, RpcError};
+use super::tasks::TaskTranslation;
 use crate::backend::connection::call_notifications::CallNotification;
 use crate::common::ids::CallId;
 use crate::common::offload::Offload;
@@ -18,6 +19,7 @@ use crate::protocol::jsonrpc::INVALID_PARAMS;
 use crate::protocol::jsonrpc::members::{MemberChange, Members, with_first_member};
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::results::ResultKind;
+use crate::protocol::mcp::skills::expose_result;
 use crate::protocol::mcp::{Era, RESOURCE_NOT_FOUND, meta, method};
 use crate::toolsets::ChangedTool;
 
@@ -34,6 +36,10 @@ pub(super) struct Translation {
     pub(super) uri: Option<String>,
     /// Seals the server's `requestState` for a modern client.
     pub(super) state: Option<RequestState>,
+    /// The server, if URIs of resources in its result are exposed.
+    pub(super) exposes: Option<String>,
+    /// Set if the client takes tasks, or the request is about one.
+    pub(super) tasks: Option<Box<TaskTranslation>>,
     /// The tool, if the caller's toolset changes it.
     pub(super) changed: Option<Arc<ChangedTool>>,
     /// Runs long computations.
@@ -86,9 +92,8 @@ impl Translation {
 
     fn result(&self, reply: &Reply) -> Result<Bytes, RpcError> {
         let result = std::str::from_utf8(&reply.result).expect("checked by the gateway");
-        let changed = self.changed.as_ref().filter(|_| reply.kind != ResultKind::InputRequired);
-        let changed = changed.map(|changed| changed.result.apply(result, None));
-        let result = changed.as_deref().unwrap_or(result);
+        let result = self.of_server(result, reply)?;
+        let result = &*result;
         let result = match (self.era, reply.era) {
             // From a server of either era: an unsealed state would be rejected when it comes back.
             (Era::Modern, _) if reply.kind == ResultKind::InputRequired => self.seal(result)?,
@@ -97,13 +102,33 @@ impl Translation {
             (Era::Legacy, Era::Legacy) => Cow::Borrowed(result),
             (Era::Legacy, Era::Modern) => {
                 let modern_only: &[&str] = match self.method {
-                    method::RESOURCES_READ => &["resultType", "ttlMs", "cacheScope"],
+                    method::RESOURCES_READ | method::SKILLS_GET => {
+                        &["resultType", "ttlMs", "cacheScope"]
+                    }
                     _ => &["resultType"],
                 };
                 Cow::Owned(drop_members(result, modern_only))
             }
         };
         Ok(rpc::result(&self.id, &result))
+    }
+
+    /// Returns a server's result with its names and the caller's changes.
+    fn of_server<'r>(&self, result: &'r str, reply: &Reply) -> Result<Cow<'r, str>, RpcError> {
+        let changed = self.changed.as_deref();
+        match (&self.tasks, reply.kind, &self.exposes) {
+            (Some(tasks), ResultKind::Task, _) => tasks.created(result, reply.run).map(Cow::Owned),
+            (Some(tasks), ..) if self.method != method::TOOLS_CALL => {
+                tasks.told(result, changed).map(Cow::Owned)
+            }
+            (_, _, Some(server)) => {
+                expose_result(result, server).map(Cow::Owned).ok_or_else(|| {
+                    RpcError::from(CallError::protocol("its result does not follow the protocol"))
+                })
+            }
+            (_, ResultKind::InputRequired, _) => Ok(Cow::Borrowed(result)),
+            _ => Ok(changed.map_or(Cow::Borrowed(result), |it| it.result.apply(result, None))),
+        }
     }
 
     /// Adds the members that legacy servers do not know, and that some modern ones forget. A result
@@ -113,7 +138,8 @@ impl Translation {
             true => result.to_owned(),
             false => with_first_member(result, "resultType", "\"complete\""),
         };
-        if self.method == method::RESOURCES_READ {
+        // A legacy server knows nothing of caches.
+        if [method::RESOURCES_READ, method::SKILLS_GET].contains(&self.method) {
             result = drop_members(&result, &["ttlMs", "cacheScope"]);
             result = with_first_member(&result, "cacheScope", "\"private\"");
             result = with_first_member(&result, "ttlMs", "0");

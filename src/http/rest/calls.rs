@@ -181,7 +181,7 @@ pub(super) async fn cancelled(
 }
 
 /// Has another replica cancel a call that it runs, for the same caller.
-async fn cancel_at(
+pub(crate) async fn cancel_at(
     app: &AppState,
     peer: &Peer,
     path: &str,

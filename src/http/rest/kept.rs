@@ -133,6 +133,7 @@ fn request(
         held: call.held,
         key: asked.key,
         listener: call.listener,
+        mcp: None,
         details: Details {
             timeout_ms: timeout.as_millis() as u64,
             labels: call.tags.labels,

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::{TASKS_EXTENSION, meta};
+use super::extensions::{self, Declared};
+use super::{Era, meta};
 use crate::protocol::jsonrpc::members::{MemberChange, Members, write_name};
 
 /// A longer part of a description is cut down to what the gateway reads. Icons may be in one.
@@ -27,6 +28,7 @@ const WRITTEN_ANEW: [&str; 9] = [
 pub struct OwnWords {
     server_info: Option<Box<RawValue>>,
     capabilities: Option<Box<RawValue>>,
+    declared: Declared,
     /// `,"name":value` each; of the result, and of its `_meta`.
     others: String,
     meta: String,
@@ -37,8 +39,12 @@ pub struct OwnWords {
 pub struct Shown {
     /// The client may use all of the server, not some tools only.
     pub whole: bool,
-    /// Client and server are of the modern era, and the gateway carries extensions between them.
-    pub extensions: bool,
+    /// The era of the client. Tasks are of the modern one.
+    pub era: Era,
+    /// The gateway makes tasks of slow calls, whatever the server does.
+    pub makes_tasks: bool,
+    /// The process is the client's or its tenant's own.
+    pub own_process: bool,
 }
 
 impl OwnWords {
@@ -55,10 +61,12 @@ impl OwnWords {
             |value: &&RawValue| value.get().starts_with('{') && value.get().len() <= LEN_MAX;
         let object = |value: Option<&RawValue>| value.filter(is_fine).map(ToOwned::to_owned);
         let short = |text: String| if text.len() <= LEN_MAX { text } else { String::new() };
+        let capabilities = object(members.get("capabilities"));
         let meta = of_meta.map(|it| write(&it, |name| name != meta::SERVER_INFO));
         Some(Self {
             server_info: object(members.get("serverInfo").or(info)),
-            capabilities: object(members.get("capabilities")),
+            declared: capabilities.as_deref().map(|it| Declared::of(it.get())).unwrap_or_default(),
+            capabilities,
             others: short(write(&members, |name| !WRITTEN_ANEW.contains(&name))),
             meta: short(meta.unwrap_or_default()),
         })
@@ -67,6 +75,10 @@ impl OwnWords {
     /// Returns the server's name and all that it says with it: a JSON object.
     pub fn server_info(&self) -> Option<&str> {
         self.server_info.as_deref().map(RawValue::get)
+    }
+
+    pub fn declared(&self) -> &Declared {
+        &self.declared
     }
 
     /// Writes further members of the result: `,"name":value` each.
@@ -81,20 +93,39 @@ impl OwnWords {
 
     /// Returns the capabilities as a client sees them, a JSON object, if they are readable. Changes
     /// of lists are always told, because a restart of the server may change its lists. Tasks are
-    /// not carried.
+    /// carried as the modern era has them, events only to a process of the client's own.
     pub fn capabilities(&self, shown: Shown) -> Option<String> {
         let members = Members::parse(self.capabilities.as_deref()?.get()).ok()?;
+        let extensions = self.extensions(&members, shown);
         let change = |name: &str, value| match name {
             "tools" => with_list_changed(value),
             "logging" => MemberChange::Keep,
             _ if !shown.whole => MemberChange::Drop,
             "prompts" | "resources" => with_list_changed(value),
             "tasks" => MemberChange::Drop,
-            "extensions" if shown.extensions => without_tasks(value),
-            "extensions" => MemberChange::Drop,
+            extensions::EVENTS_CAPABILITY if !shown.own_process => MemberChange::Drop,
             _ => MemberChange::Keep,
         };
-        Some(members.rewrite(change, &[]))
+        let extensions = extensions.as_deref().map(|it| ("extensions", it));
+        Some(members.rewrite(change, extensions.as_slice()))
+    }
+
+    /// Returns the extensions as a client sees them, if there are any.
+    fn extensions(&self, capabilities: &Members<'_>, shown: Shown) -> Option<String> {
+        let is_modern = shown.era == Era::Modern;
+        let own = capabilities.get("extensions").filter(|_| shown.whole);
+        let own = own.map_or("{}", RawValue::get);
+        let own = Members::parse(own).ok()?;
+        let change = |name: &str, _: &RawValue| match name {
+            extensions::TASKS if !is_modern => MemberChange::Drop,
+            extensions::EVENTS if !shown.own_process => MemberChange::Drop,
+            _ => MemberChange::Keep,
+        };
+        let adds_tasks = is_modern && shown.makes_tasks && !self.declared.has_tasks;
+        let tasks = adds_tasks.then_some((extensions::TASKS, "{}"));
+        let written = own.rewrite(change, tasks.as_slice());
+        (written != "{}" || capabilities.get("extensions").is_some() && shown.whole)
+            .then_some(written)
     }
 }
 
@@ -116,24 +147,19 @@ fn with_list_changed(capability: &RawValue) -> MemberChange<'static> {
     MemberChange::Replace(Cow::Owned(members.rewrite(keep, &[(CHANGES, "true")])))
 }
 
-fn without_tasks(extensions: &RawValue) -> MemberChange<'static> {
-    let Ok(members) = Members::parse(extensions.get()) else { return MemberChange::Drop };
-    let change = |name: &str, _| match name {
-        TASKS_EXTENSION => MemberChange::Drop,
-        _ => MemberChange::Keep,
-    };
-    MemberChange::Replace(Cow::Owned(members.rewrite(change, &[])))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn capabilities(written: &Value, whole: bool, extensions: bool) -> Value {
+    fn shown(whole: bool, era: Era) -> Shown {
+        Shown { whole, era, makes_tasks: false, own_process: false }
+    }
+
+    fn capabilities(written: &Value, shown: Shown) -> Value {
         let result = json!({"capabilities": written}).to_string();
-        let shown = OwnWords::of(result.as_bytes()).capabilities(Shown { whole, extensions });
+        let shown = OwnWords::of(result.as_bytes()).capabilities(shown);
         serde_json::from_str(&shown.unwrap()).unwrap()
     }
 
@@ -163,17 +189,28 @@ mod tests {
         let written = json!({
             "tools": {"x": 1}, "prompts": {"listChanged": false}, "resources": {"subscribe": true},
             "logging": {}, "completions": {}, "experimental": {"x": {}}, "new": {"y": 1},
-            "tasks": {"list": {}}, "extensions": {TASKS_EXTENSION: {}, "x/y": {"z": 1}},
+            "tasks": {"list": {}}, "events": {},
+            "extensions": {extensions::TASKS: {"a": 1}, "x/y": {"z": 1}},
         });
-        let mut shown = json!({
+        let mut seen = json!({
             "tools": {"x": 1, "listChanged": true}, "prompts": {"listChanged": true},
             "resources": {"subscribe": true, "listChanged": true},
             "logging": {}, "completions": {}, "experimental": {"x": {}}, "new": {"y": 1},
+            "extensions": {"x/y": {"z": 1}},
         });
-        assert_eq!(capabilities(&written, true, false), shown);
-        shown["extensions"] = json!({"x/y": {"z": 1}});
-        assert_eq!(capabilities(&written, true, true), shown);
-        let tools = json!({"tools": {"x": 1, "listChanged": true}, "logging": {}});
-        assert_eq!(capabilities(&written, false, true), tools);
+        assert_eq!(capabilities(&written, shown(true, Era::Legacy)), seen);
+        seen["extensions"][extensions::TASKS] = json!({"a": 1});
+        assert_eq!(capabilities(&written, shown(true, Era::Modern)), seen);
+        let makes_tasks = Shown { makes_tasks: true, ..shown(true, Era::Modern) };
+        assert_eq!(capabilities(&written, makes_tasks), seen);
+        seen["events"] = json!({});
+        let own = Shown { own_process: true, ..shown(true, Era::Modern) };
+        assert_eq!(capabilities(&written, own), seen);
+        let mut tools = json!({"tools": {"x": 1, "listChanged": true}, "logging": {}});
+        assert_eq!(capabilities(&written, shown(false, Era::Modern)), tools);
+        let makes_tasks = Shown { whole: false, ..makes_tasks };
+        let plain = json!({"tools": {"x": 1}, "logging": {}});
+        tools["extensions"] = json!({extensions::TASKS: {}});
+        assert_eq!(capabilities(&plain, makes_tasks), tools);
     }
 }

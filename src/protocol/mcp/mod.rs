@@ -9,11 +9,15 @@
 //! - [`requests`]: versions, eras, and the requests that the gateway sends to a server
 //! - [`results`]: the parts of answers that the gateway reads; [`pages`]: limits for paged lists
 //! - [`about`]: a server's description of itself, in its own words
+//! - [`extensions`]: the methods that extensions add, and what a server declares
 //! - [`headers`]: the headers in which a modern client repeats its body
-//! - [`names`]: names on the endpoint that combines all servers
+//! - [`names`]: names on the endpoint that combines all servers; [`apps`] and [`skills`]: URIs in
+//!   definitions and entries there
 //! - [`trace`]: trace context from a caller's headers
 
 pub mod about;
+pub mod apps;
+pub mod extensions;
 pub mod headers;
 mod log_level;
 pub mod names;
@@ -21,6 +25,7 @@ pub mod pages;
 pub mod params;
 pub mod requests;
 pub mod results;
+pub mod skills;
 pub mod trace;
 
 pub use log_level::LogLevel;
@@ -67,8 +72,18 @@ pub mod method {
     /// Legacy.
     pub const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
     pub const LOG_MESSAGE: &str = "notifications/message";
+    /// Of the skills extension, as the next two.
+    pub const SKILLS_LIST: &str = "skills/list";
+    pub const SKILLS_GET: &str = "skills/get";
+    pub const DIRECTORY_READ: &str = "resources/directory/read";
+    /// Of the tasks extension, as the next two.
+    pub const TASKS_GET: &str = "tasks/get";
+    pub const TASKS_UPDATE: &str = "tasks/update";
+    pub const TASKS_CANCEL: &str = "tasks/cancel";
+    /// Stands for any method of an extension that the gateway does not know.
+    pub const EXTENSION: &str = "extension";
 
-    const REQUESTS: [&str; 15] = [
+    const REQUESTS: [&str; 16] = [
         DISCOVER,
         LISTEN,
         INITIALIZE,
@@ -84,6 +99,7 @@ pub mod method {
         RESOURCES_UNSUBSCRIBE,
         COMPLETE,
         SET_LOG_LEVEL,
+        SKILLS_LIST,
     ];
 
     /// Returns the name of a request that the protocol defines.
@@ -124,9 +140,6 @@ pub mod meta {
     /// In a toolset's results: the pointer that leads to no part of the result.
     pub const POINTED: &str = "trunkline/pointer";
 }
-
-/// The extension of the modern era for tasks, which the gateway does not carry.
-pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// Modern: headers and body of a request disagree.
 pub const HEADER_MISMATCH: i64 = -32020;

@@ -5,6 +5,7 @@
 //! fit gets a shortened name that ends in a digest of the whole. To map an exposed tool name back,
 //! look it up in the result of [`exposed_tool_names`], which keeps the order.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -17,6 +18,8 @@ const SEPARATOR: &str = "__";
 const DIGEST_LEN: usize = 10;
 /// The scheme of resource URIs on the combined endpoint.
 const RESOURCE_SCHEME: &str = "trunkline:";
+/// Schemes that clients know resources by: these URIs keep theirs, and the server's id comes next.
+const KEPT_SCHEMES: [&str; 2] = ["ui://", "skill://"];
 
 /// Returns the exposed names of a server's tools, in the order of `tools`.
 ///
@@ -55,14 +58,25 @@ pub fn split(exposed: &str) -> Option<(&str, &str)> {
     exposed.split_once(SEPARATOR).filter(|(server, _)| !server.is_empty())
 }
 
-/// Returns the exposed URI of a resource. The original URI follows unchanged.
+/// Returns the exposed URI of a resource. The original URI follows unchanged, unless its scheme
+/// must stay first.
 pub fn resource_uri(server: &str, uri: &str) -> String {
+    for scheme in KEPT_SCHEMES {
+        if let Some(rest) = uri.strip_prefix(scheme) {
+            return format!("{scheme}{server}/{rest}");
+        }
+    }
     format!("{RESOURCE_SCHEME}{server}/{uri}")
 }
 
 /// Splits an exposed URI into the server and the original URI.
-pub fn split_resource_uri(uri: &str) -> Option<(&str, &str)> {
-    let (server, original) = uri.strip_prefix(RESOURCE_SCHEME)?.split_once('/')?;
+pub fn split_resource_uri(uri: &str) -> Option<(&str, Cow<'_, str>)> {
+    let kept = KEPT_SCHEMES.into_iter().find(|scheme| uri.starts_with(scheme));
+    let (server, rest) = uri.strip_prefix(kept.unwrap_or(RESOURCE_SCHEME))?.split_once('/')?;
+    let original = match kept {
+        Some(scheme) => Cow::Owned(format!("{scheme}{rest}")),
+        None => Cow::Borrowed(rest),
+    };
     (!server.is_empty()).then_some((server, original))
 }
 
@@ -157,8 +171,22 @@ mod tests {
     fn resource_uris_carry_the_original() {
         let uri = resource_uri("files", "file:///a/b?c#d");
         assert_eq!(uri, "trunkline:files/file:///a/b?c#d");
-        assert_eq!(split_resource_uri(&uri), Some(("files", "file:///a/b?c#d")));
-        for uri in ["file:///a", "trunkline:files", "trunkline:/x", "Trunkline:files/x", ""] {
+        assert_eq!(split_resource_uri(&uri), Some(("files", "file:///a/b?c#d".into())));
+        for (own, exposed) in [
+            ("ui://clock/page.html", "ui://files/clock/page.html"),
+            ("skill://acme/refunds/SKILL.md", "skill://files/acme/refunds/SKILL.md"),
+            ("ui://", "ui://files/"),
+            // A scheme in other letters is another one to clients.
+            ("UI://x", "trunkline:files/UI://x"),
+        ] {
+            assert_eq!(resource_uri("files", own), exposed);
+            assert_eq!(split_resource_uri(exposed), Some(("files", own.into())));
+        }
+        // The long form works for these, too.
+        assert_eq!(split_resource_uri("trunkline:a/ui://x"), Some(("a", "ui://x".into())));
+        for uri in
+            ["file:///a", "trunkline:files", "trunkline:/x", "Trunkline:files/x", "", "ui://x"]
+        {
             assert_eq!(split_resource_uri(uri), None, "{uri}");
         }
     }
@@ -173,11 +201,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_and_uris_come_back(server in server_id(), name in ".{0,20}|[_/:]{0,6}") {
+        fn names_and_uris_come_back(
+            server in server_id(), name in "(ui://|skill://)?(.{0,20}|[_/:]{0,6})",
+        ) {
             let joined = join(&server, &name);
             prop_assert_eq!(split(&joined), Some((&*server, &*name)));
             let uri = resource_uri(&server, &name);
-            prop_assert_eq!(split_resource_uri(&uri), Some((&*server, &*name)));
+            prop_assert_eq!(split_resource_uri(&uri), Some((&*server, name.as_str().into())));
         }
 
         /// Holds also for a server that knows how names are shortened and uses the short forms.

@@ -32,6 +32,7 @@ const KNOWN: &[&str] = &[
     "requestId",
     "requestState",
     "task",
+    "taskId",
     "uri",
 ];
 

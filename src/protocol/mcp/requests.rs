@@ -6,6 +6,7 @@ use std::fmt::{self, Write};
 
 use serde_json::json;
 
+use super::results::AskedTypes;
 use super::trace::Trace;
 use super::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION, LogLevel, meta, method};
 use crate::protocol::jsonrpc::{Frame, RawObject};
@@ -81,6 +82,7 @@ pub struct Dialect {
     version: ProtocolVersion,
     /// The end of the `params` of most requests: `,"_meta":{…}` for a modern server, else empty.
     plain_meta: String,
+    has_tasks: bool,
 }
 
 /// The `_meta` of a caller's request.
@@ -92,8 +94,8 @@ pub struct CallMeta {
     pub log_level: Option<LogLevel>,
     /// The caller's capabilities, a JSON object; `None`: none. Modern servers only.
     pub capabilities: Option<String>,
-    /// Whether the capabilities name extensions, which may add types of results.
-    pub has_extensions: bool,
+    /// The types of results that the capabilities ask for by extensions.
+    pub asked: AskedTypes,
     /// The span that the server's own one is to belong to.
     pub trace: Option<Trace>,
     /// Further members, already checked: `,"name":value` each.
@@ -117,7 +119,16 @@ impl Dialect {
             Era::Legacy => String::new(),
             Era::Modern => format!(",\"_meta\":{{{}}}", modern_meta(version, "{}")),
         };
-        Self { version, plain_meta }
+        Self { version, plain_meta, has_tasks: false }
+    }
+
+    /// Notes whether the server declares the tasks extension, which only modern ones have.
+    pub fn with_tasks(self, declared: bool) -> Self {
+        Self { has_tasks: declared && self.version.era() == Era::Modern, ..self }
+    }
+
+    pub fn has_tasks(&self) -> bool {
+        self.has_tasks
     }
 
     pub fn version(&self) -> ProtocolVersion {
@@ -255,7 +266,7 @@ mod tests {
             progress: true,
             log_level: Some(LogLevel::Info),
             capabilities: Some(r#"{"elicitation":{}}"#.into()),
-            has_extensions: false,
+            asked: AskedTypes::default(),
             trace: None,
             others: r#","x":1"#.into(),
         };

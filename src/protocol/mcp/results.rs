@@ -17,6 +17,8 @@ pub enum ResultKind {
     ToolError,
     /// The tool needs input before it continues (modern servers).
     InputRequired,
+    /// The tool goes on as a task of the server's (modern servers).
+    Task,
 }
 
 impl ResultKind {
@@ -26,8 +28,17 @@ impl ResultKind {
             Self::Complete => "ok",
             Self::ToolError => "tool_error",
             Self::InputRequired => "input_required",
+            Self::Task => "task",
         }
     }
+}
+
+/// The types of results that a caller has asked for by the extensions that it declares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AskedTypes {
+    pub tasks: bool,
+    /// Any type that an extension may add.
+    pub others: bool,
 }
 
 /// The members that the gateway reads of every result.
@@ -39,9 +50,8 @@ pub struct ResultHead {
 }
 
 impl ResultHead {
-    /// Reads a result. With `has_extensions`, its type may be one that an extension adds, except
-    /// for tasks, which the gateway does not carry.
-    pub fn read(result: &str, has_extensions: bool) -> Result<Self, &'static str> {
+    /// Reads a result, whose type must be one of the protocol or of `asked`.
+    pub fn read(result: &str, asked: AskedTypes) -> Result<Self, &'static str> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Head<'a> {
@@ -61,7 +71,8 @@ impl ResultHead {
             None | Some("complete") if head.is_error == Some(true) => ResultKind::ToolError,
             None | Some("complete") => ResultKind::Complete,
             Some("input_required") => ResultKind::InputRequired,
-            Some(other) if has_extensions && other != "task" => ResultKind::Complete,
+            Some("task") if asked.tasks => ResultKind::Task,
+            Some(other) if asked.others && other != "task" => ResultKind::Complete,
             Some(_) => return Err("the result is of a type that nobody asked for"),
         };
         Ok(Self { kind, is_typed })
@@ -275,15 +286,19 @@ mod tests {
             (r#"{"isError":true,"content":[]}"#, ResultKind::ToolError),
             (r#"{"resultType":"input_required","inputRequests":{}}"#, ResultKind::InputRequired),
         ] {
-            let read = ResultHead::read(result, false).map(|head| head.kind);
+            let read = ResultHead::read(result, AskedTypes::default()).map(|head| head.kind);
             assert_eq!(read, Ok(kind), "{result}");
         }
         for result in ["[]", "null", "7", r#"{"isError":"yes"}"#, r#"{"resultType":"task"}"#] {
-            assert!(ResultHead::read(result, false).is_err(), "{result}");
+            assert!(ResultHead::read(result, AskedTypes::default()).is_err(), "{result}");
         }
-        let kind = |result| ResultHead::read(result, true).map(|head| head.kind);
-        assert_eq!(kind(r#"{"resultType":"x/y"}"#), Ok(ResultKind::Complete));
-        assert!(kind(r#"{"resultType":"task"}"#).is_err());
+        let (task, other) = (r#"{"resultType":"task"}"#, r#"{"resultType":"x/y"}"#);
+        let kind = |result, tasks, others| {
+            ResultHead::read(result, AskedTypes { tasks, others }).map(|head| head.kind)
+        };
+        assert_eq!(kind(other, false, true), Ok(ResultKind::Complete));
+        assert_eq!(kind(task, true, false), Ok(ResultKind::Task));
+        assert!(kind(task, false, true).is_err() && kind(other, true, false).is_err());
     }
 
     #[test]

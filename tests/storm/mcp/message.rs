@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use trunkline::protocol::jsonrpc::envelope::ErrorObject;
 use trunkline::protocol::mcp::method;
-use trunkline::protocol::mcp::results::{ResultHead, ResultKind};
+use trunkline::protocol::mcp::results::{AskedTypes, ResultHead, ResultKind};
 
 use super::request::Call;
 use crate::outcome::Outcome;
@@ -123,7 +123,7 @@ impl Inspection<'_> {
 
 fn read(result: Option<&RawValue>, error: Option<ErrorObject>) -> Outcome {
     match (result, error) {
-        (Some(result), None) => match ResultHead::read(result.get(), false) {
+        (Some(result), None) => match ResultHead::read(result.get(), AskedTypes::default()) {
             Ok(head) if head.kind == ResultKind::InputRequired => Outcome::Protocol,
             Ok(head) => Outcome::Result {
                 result: Bytes::copy_from_slice(result.get().as_bytes()),

@@ -58,8 +58,10 @@ fn only_a_long_page_is_read_aside() {
         let around = "{\"tools\":[],\"nextCursor\":\"\"}".len();
         let next = "x".repeat(len - around);
         let page = format!("{{\"tools\":[],\"nextCursor\":\"{next}\"}}");
-        let (_, cursor) =
-            ToolSet::default().with_page(&Offload::new(), page.into(), false).await.unwrap();
+        let (_, cursor) = ToolSet::default()
+            .with_page(&Offload::new(), page.into(), UsableTools::default())
+            .await
+            .unwrap();
         assert_eq!(cursor, Some(next));
     };
     assert!(!is_offloaded(read(LONG)));
@@ -112,7 +114,7 @@ impl ToolSet {
         let mut tools = Self::default();
         for name in names {
             let definition = serde_json::json!({"name": name}).to_string();
-            tools.add(RawValue::from_string(definition).unwrap(), false);
+            tools.add(RawValue::from_string(definition).unwrap(), UsableTools::default());
         }
         tools.all().for_each(|tool| _ = tool.set_held(true));
         Arc::new(tools)

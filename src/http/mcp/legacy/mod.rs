@@ -23,7 +23,7 @@ use self::opening::initialize;
 use self::outliving::Outliving;
 use self::resources::{subscribe, unsubscribe};
 use self::session_stream::SessionStream;
-use super::forward::{ForwardedCall, forwarded_method};
+use super::forward::ForwardedCall;
 use super::lists::{self, ListKind};
 use super::response::CallResponse;
 use super::rpc::{self, RpcError};
@@ -68,7 +68,7 @@ async fn answer_in_session(
     let session = &in_use.session;
     let caller = in_session(request.caller, session);
     let request = &McpRequest { caller: &caller, session: Some(session), ..request };
-    if let Some(method) = forwarded_method(request.method)
+    if let Some(method) = request.forwarded()
         && let Some(mut admission) = admission.take()
     {
         if let Some(found) = toolset::search_tools(request, method).await {

@@ -10,8 +10,8 @@ use crate::gateway::CallError;
 use crate::http::AppState;
 use crate::http::headers::{SESSION_ID, text_value};
 use crate::http::mcp::McpRequest;
+use crate::http::mcp::capabilities::supported_capabilities;
 use crate::http::mcp::endpoint_info::EndpointInfo;
-use crate::http::mcp::forward::supported_capabilities;
 use crate::http::mcp::rpc::{self, RpcError};
 use crate::http::mcp::session::Session;
 use crate::http::mcp::session::sessions::{CAPABILITIES_LEN_MAX, OPENED_AT_ONCE_MAX};
@@ -33,7 +33,7 @@ pub(super) async fn initialize(request: McpRequest<'_>) -> Result<Response<Body>
             "`params.capabilities` must be an object of at most {CAPABILITIES_LEN_MAX} bytes"
         )));
     }
-    let (capabilities, _) = supported_capabilities(capabilities.get(), false);
+    let (capabilities, _) = supported_capabilities(capabilities.get(), &http.scope, Era::Legacy);
     let capabilities =
         RawValue::from_string(capabilities).expect("JSON without some members is JSON");
     let tenant = &http.caller.tenant;

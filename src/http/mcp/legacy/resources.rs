@@ -88,5 +88,5 @@ fn resource(
     if !request.caller.may_use_all_of(server) {
         return Err(RpcError::method_not_found(request.method));
     }
-    Ok((found, uri.to_owned()))
+    Ok((found, uri.into_owned()))
 }

@@ -86,7 +86,7 @@ fn by_server(request: &McpRequest<'_>, uris: &[String]) -> Resources {
     let McpRequest { http, caller, .. } = request;
     let mut resources = Resources::new();
     for (server, uri) in uris.iter().filter_map(|uri| http.scope.split_uri(uri)) {
-        resources.entry(server.to_owned()).or_default().push(uri.to_owned());
+        resources.entry(server.to_owned()).or_default().push(uri.into_owned());
     }
     resources.retain(|server, _| {
         let is_visible = http.app.gateway.server(caller, server).is_ok();

@@ -2,6 +2,7 @@
 //! closing its response.
 
 pub(crate) mod listen;
+mod own_tasks;
 pub(crate) mod request_state;
 
 use axum::body::Body;
@@ -9,12 +10,14 @@ use axum::http::{HeaderMap, HeaderName, Response, StatusCode};
 use serde_json::json;
 
 use super::endpoint_info::EndpointInfo;
-use super::forward::{ForwardedCall, forwarded_method};
+use super::forward::ForwardedCall;
 use super::lists::{self, ListKind};
 use super::response::{CallResponse, respond_with_json};
 use super::rpc::{self, RpcError};
+use super::tasks::takes_tasks;
 use super::{McpRequest, PARAM_PREFIX, PROTOCOL_VERSION, toolset};
 use crate::http::sse;
+use crate::protocol::mcp::extensions::is_of_tasks;
 use crate::protocol::mcp::headers::{HeaderMismatch, repeated, same, same_decoded};
 use crate::protocol::mcp::params::text_of;
 use crate::protocol::mcp::{Era, ProtocolVersion, UNSUPPORTED_PROTOCOL_VERSION, meta, method};
@@ -40,7 +43,7 @@ async fn dispatch(
     let result = match (request.method, admission) {
         (method::DISCOVER, _) => EndpointInfo::of(request).await?.discover_result(),
         (method::LISTEN, Some(admission)) => return listen::listen(request, admission).await,
-        (other, Some(mut admission)) => match (forwarded_method(other), ListKind::of(other)) {
+        (other, Some(mut admission)) => match (request.forwarded(), ListKind::of(other)) {
             (Some(method), _) => {
                 check_name(request).map_err(|error| error.charged(Some(&mut admission)))?;
                 if let Some(found) = toolset::search_tools(request, method).await {
@@ -93,9 +96,10 @@ fn check_repeated(headers: &HeaderMap) -> Result<(), HeaderMismatch> {
 
 fn check_name(request: &McpRequest<'_>) -> Result<(), RpcError> {
     let member = match request.method {
-        method::COMPLETE => return Ok(()),
         method::RESOURCES_READ => "uri",
-        _ => "name",
+        method::TOOLS_CALL | method::PROMPTS_GET => "name",
+        tasks if is_of_tasks(tasks) => "taskId",
+        _ => return Ok(()),
     };
     let name = request.params.text(member)?;
     Ok(same_decoded(request.http.headers.get(NAME), &name, "Mcp-Name")?)
@@ -106,9 +110,20 @@ async fn forward(
     method: &'static str,
     mut admission: Admission,
 ) -> Result<Response<Body>, RpcError> {
-    let ForwardedCall { call, translation, notifications } =
-        ForwardedCall::read(request, method, None)
-            .map_err(|error| error.charged(Some(&mut admission)))?;
+    if is_of_tasks(method)
+        && takes_tasks(request)
+        && let Some(answered) = Box::pin(own_tasks::answer(request, method)).await
+    {
+        return answered.map_err(|error| error.charged(Some(&mut admission)));
+    }
+    let forwarded = ForwardedCall::read(request, method, None)
+        .map_err(|error| error.charged(Some(&mut admission)))?;
+    if own_tasks::may_become_task(&forwarded.call)
+        && let Some(tool) = Box::pin(own_tasks::tool_of(request, &forwarded.call)).await
+    {
+        return Box::pin(own_tasks::forward(request, forwarded, tool, admission)).await;
+    }
+    let ForwardedCall { call, translation, notifications } = forwarded;
     let (app, caller, id) = (&request.http.app, request.caller, call.id);
     let Some(notifications) = notifications else {
         let outcome = app.gateway.call(caller, admission, &call).await;
