@@ -32,9 +32,9 @@ const SHARDS: usize = 16;
 const KEPT: u8 = 0;
 /// A call that becomes a task if it is slow; its caller was not told yet.
 const UNTOLD: u8 = 1;
-/// Its caller was told of a task.
+/// A call whose caller was told of a task.
 const TOLD: u8 = 2;
-/// It was over before that, so nobody can ask for it.
+/// A call that was over before that, so nobody can ask for it.
 const FORGOTTEN: u8 = 3;
 
 pub(super) struct OpenCalls {
