@@ -17,11 +17,11 @@ async fn noted(admin: &Api, action: &str) -> Vec<Value> {
 async fn a_session_may_make_each_change_of_the_page() {
     let gateway = Setup::new().std().start().await;
     let (page, _) = operator(&gateway).await;
-    // Names of nothing, so that nothing changes.
+    // Names of nothing and an empty list, so that nothing changes.
     for (method, path, status) in [
         (Method::DELETE, "/admin/v1/keys/h8Yoom3FkVRV", 404),
         (Method::DELETE, "/admin/v1/calls/01a1ee223625767f89e78d483a342c40", 404),
-        (Method::POST, "/admin/v1/servers/none/pins", 404),
+        (Method::POST, "/admin/v1/servers/none/pins", 400),
         (Method::POST, "/admin/v1/servers/none/pause", 404),
         (Method::POST, "/admin/v1/servers/none/resume", 404),
         (Method::POST, "/admin/v1/servers/none/instances/0/replace", 404),
@@ -37,7 +37,7 @@ async fn a_session_may_make_each_change_of_the_page() {
 async fn an_operator_tries_a_tool_as_a_tenant_within_its_rights_and_limits() {
     let setup = Setup::new().without_anonymous().std();
     let gateway =
-        setup.with_tenant("acme", "servers = [\"std/echo\"]\nrate = \"1/h\"").start().await;
+        setup.with_tenant("acme", "servers = [\"std/echo\"]\nrate = \"2/h\"").start().await;
     let (page, admin) = operator(&gateway).await;
     let path =
         |tenant: &str, tool: &str| format!("/admin/v1/tenants/{tenant}/servers/std/tools/{tool}");
@@ -64,20 +64,21 @@ async fn an_operator_tries_a_tool_as_a_tenant_within_its_rights_and_limits() {
 
 #[tokio::test]
 async fn callers_of_a_paused_server_wait_and_all_that_was_done_is_in_the_audit_log() {
-    let gateway = Setup::new().fake_with("fake", &[], "").start().await;
+    let gateway = Setup::new().std().fake_with("fake", &[], "").start().await;
     let (page, admin) = operator(&gateway).await;
     let verb = async |path: &str| {
-        assert_eq!(page.status(Method::POST, &format!("/admin/v1/servers/fake{path}")).await, 200);
+        assert_eq!(page.status(Method::POST, &format!("/admin/v1/servers/{path}")).await, 200);
     };
-    verb("/pause").await;
-    let waits = gateway.spawn_call("fake", "echo", json!({"text": "x"}));
-    assert_eq!(gateway.call_within_ms(200, "fake", "echo", json!({})).await.status, 504);
-    assert!(!waits.is_finished() && gateway.fake("fake").calls_of("echo").is_empty());
-    verb("/resume").await;
+    verb("std/pause").await;
+    let waits = gateway.spawn_call("std", "echo", json!({"text": "x"}));
+    assert_eq!(gateway.call_within_ms(200, "std", "echo", json!({"text": "x"})).await.status, 504);
+    assert!(!waits.is_finished(), "it came before the other one");
+    verb("std/resume").await;
     assert_eq!(waits.await.unwrap().status, 200);
     let starts = async || {
         let servers = admin.get("/admin/v1/servers").await.json();
-        servers["servers"][0]["instances"][0]["starts"].as_u64()
+        let fake = servers["servers"].as_array().unwrap().iter().find(|it| it["id"] == "fake");
+        fake.unwrap()["instances"][0]["starts"].as_u64()
     };
     assert_eq!(starts().await, Some(1));
     // A call that runs ends on the old instance.
@@ -86,21 +87,18 @@ async fn callers_of_a_paused_server_wait_and_all_that_was_done_is_in_the_audit_l
         (gateway.fake("fake").calls_of("hold").len() == 1).then_some(())
     })
     .await;
-    verb("/instances/0/replace").await;
+    verb("fake/instances/0/replace").await;
     eventually("the next run", async || (starts().await == Some(2)).then_some(())).await;
     assert!(!runs.is_finished(), "it was cut off");
     runs.abort();
-    for (action, detail) in [
-        ("server.pause", json!({})),
-        ("server.resume", json!({})),
-        ("instance.replace", json!({"instance": 0})),
+    for (action, target, detail) in [
+        ("server.pause", "server:std", json!({})),
+        ("server.resume", "server:std", json!({})),
+        ("instance.replace", "server:fake", json!({"instance": 0})),
     ] {
         let entries = noted(&admin, action).await;
         assert_eq!(entries.len(), 1, "{action}");
-        assert_eq!(
-            (&entries[0]["target"], &entries[0]["detail"]),
-            (&json!("server:fake"), &detail)
-        );
+        assert_eq!((&entries[0]["target"], &entries[0]["detail"]), (&json!(target), &detail));
         assert!(entries[0]["actor"].as_str().unwrap().starts_with("key:"), "{entries:?}");
     }
     gateway.stop().await;
