@@ -28,7 +28,6 @@ const REFUSED: &[i64] = &[
     libc::SYS_fspick,
     libc::SYS_init_module,
     libc::SYS_kcmp,
-    libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
     libc::SYS_lookup_dcookie,
@@ -64,9 +63,11 @@ const REFUSED: &[i64] = &[
 
 /// More such calls, on architectures that have them.
 #[cfg(target_arch = "x86_64")]
-const REFUSED_HERE: &[i64] = &[libc::SYS_ioperm, libc::SYS_iopl, libc::SYS_uselib];
+const REFUSED_HERE: &[i64] =
+    &[libc::SYS_ioperm, libc::SYS_iopl, libc::SYS_kexec_file_load, libc::SYS_uselib];
+/// `kexec_file_load`, which libc does not name for musl on arm64.
 #[cfg(not(target_arch = "x86_64"))]
-const REFUSED_HERE: &[i64] = &[];
+const REFUSED_HERE: &[i64] = &[294];
 
 /// Seccomp cannot see operations that are submitted through io_uring.
 const IO_URING: [i64; 3] =
