@@ -15,6 +15,7 @@
 //! - [`registry`]: the servers by id, and whose backend a caller gets
 //! - [`backend`]: one server, running: its queue, its instances, their connections
 //! - [`tenants`]: whose call it is: directory, limits, secrets, OAuth, usage
+//! - [`oauth`]: access tokens for servers, as a client of their authorization server
 //! - [`cluster`]: the other replicas, and requests between them
 //! - [`store`]: the database; the only place with SQL
 //! - [`protocol`]: JSON-RPC and MCP messages, pure
@@ -41,6 +42,7 @@ pub mod config;
 pub mod events;
 pub mod gateway;
 pub mod http;
+pub mod oauth;
 pub mod otel;
 pub mod pins;
 pub mod protocol;

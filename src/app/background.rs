@@ -26,6 +26,7 @@ use crate::store::{Missing, Store};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::tasks::restart_on_panic;
 use crate::tenants::Directory;
+use crate::tenants::connections::Connections;
 use crate::tenants::limits::SharedLimits;
 use crate::tenants::limits::shared::ANSWER_TIMEOUT;
 use crate::tenants::oauth::Verifier;
@@ -41,6 +42,8 @@ pub struct TenantServices {
     /// Verifies tokens of the identity provider, if one is configured.
     pub oauth: Option<Arc<Verifier>>,
     pub pins: Arc<Pins>,
+    /// Tenants that have connected themselves to servers.
+    pub connections: Arc<Connections>,
     shared_limits: Option<Arc<SharedLimits>>,
 }
 
@@ -73,7 +76,9 @@ impl TenantServices {
         }
         let oauth = config.auth.oauth.as_ref().map(Verifier::new).transpose();
         let oauth = oauth.context("cannot verify tokens (`auth.oauth`)")?;
-        Ok(Self { directory: Arc::new(directory), oauth, pins, shared_limits })
+        let directory = Arc::new(directory);
+        let connections = Arc::new(Connections::new(config, directory.clone()));
+        Ok(Self { directory, oauth, pins, connections, shared_limits })
     }
 
     /// Counts the replicas, for shared limits while Valkey cannot be asked.
@@ -117,6 +122,12 @@ impl TenantServices {
         let (pins, pinned) = (self.pins, store.clone());
         let follow = move || pin_sync::follow(pins.clone(), pinned.clone()).boxed();
         until_stopped(keep("pins", Box::new(follow)));
+        let connections = self.connections;
+        let run = move || {
+            let connections = connections.clone();
+            async move { connections.run().await }.boxed()
+        };
+        until_stopped(keep("connections", Box::new(run)));
         if let Some(oauth) = self.oauth {
             let stop = stop.clone();
             let run = move || oauth.clone().run(stop.clone()).boxed();

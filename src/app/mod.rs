@@ -87,6 +87,7 @@ impl App {
         };
         let mut environment = Environment::new(own_program, config.max_response, metrics.clone());
         environment.pins = tenants.pins.clone();
+        environment.connections = Some(tenants.connections.clone());
         let servers = TaskTracker::new();
         let stop_servers = CancellationToken::new();
         let vault = tenants.directory.secrets().vault();
@@ -105,6 +106,7 @@ impl App {
         let events = gateway.events();
         let call_log = CallLogTask::open(&config.log, &metrics, events, telemetry.log())?;
         let mut state = AppState::new(gateway, directory, oauth, &config);
+        state.set_connections(tenants.connections.clone());
         if let Some(cluster) = &mut cluster {
             let attached = cluster.attach(state, &config).await;
             state = attached.inspect_err(|_| stop_servers.cancel())?;
@@ -220,6 +222,7 @@ impl App {
                 config: self.config.clone(),
                 gateway: self.state.gateway().clone(),
                 directory: self.tenants.directory.clone(),
+                connections: self.tenants.connections.clone(),
                 metrics: self.metrics.config(),
                 service_manager: self.service_manager.clone(),
             };

@@ -18,6 +18,7 @@ use crate::events::{Event, Kinds};
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::tenants::Directory;
+use crate::tenants::connections::Connections;
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
@@ -29,6 +30,7 @@ pub struct Reload {
     pub config: Arc<ArcSwap<Config>>,
     pub gateway: Arc<Gateway>,
     pub directory: Arc<Directory>,
+    pub connections: Arc<Connections>,
     pub metrics: ConfigMetrics,
     pub service_manager: ServiceManager,
 }
@@ -77,6 +79,7 @@ impl Reload {
         let (settings, needs_restart) = before.changed_settings(&new);
         let after = Arc::new(before.renewed(new));
         self.config.store(after.clone());
+        self.connections.set_servers(&after);
         self.gateway.apply(&after);
         self.gateway.registry().set_left_out(after.left_out.clone());
         self.directory.set_config(&after);

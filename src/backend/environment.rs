@@ -22,6 +22,7 @@ use crate::common::offload::Offload;
 use crate::common::policy::Rate;
 use crate::events::Events;
 use crate::telemetry::metrics::Metrics;
+use crate::tenants::connections::Connections;
 
 /// Bounds of how many instances of shared servers start at once, which is half the number of
 /// processors. Most servers never work harder than at their start, and calls need processors, too.
@@ -62,6 +63,8 @@ pub struct Environment {
     pub events: Events,
     /// Access tokens for servers that want OAuth.
     pub(super) tokens: Arc<TokenSources>,
+    /// Access tokens of tenants that have connected themselves.
+    pub connections: Option<Arc<Connections>>,
     /// Runs long computations.
     pub offload: Offload,
 }
@@ -86,6 +89,7 @@ impl Environment {
             pins: Arc::default(),
             events: Events::default(),
             tokens: Arc::default(),
+            connections: None,
             offload: Offload::new(),
         }
     }

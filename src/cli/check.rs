@@ -79,6 +79,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     for (server, mut config) in config.servers.clone() {
         // Shows all tools, approved or not.
         let is_pinned = std::mem::take(&mut config.pin);
+        if config.needs_connection() {
+            left_out +=
+                &format!("\n{server} was not started: tenants connect themselves to it (OAuth)\n");
+            continue;
+        }
         let secrets = wanted(&config);
         if !secrets.is_empty() {
             let secrets = secrets.join("`, `");

@@ -2,6 +2,7 @@
 
 mod callback_secret;
 mod check;
+mod connect;
 mod discover;
 #[cfg(target_os = "linux")]
 mod guard;
@@ -113,6 +114,10 @@ enum Command {
     /// Set, list and remove tenants' secrets, such as tokens for their servers
     #[command(subcommand)]
     Secret(secret::Command),
+    /// Print the page at which a person of a tenant connects it to a server (OAuth)
+    ///
+    /// The person opens the page in a browser, and signs in with a key of the tenant.
+    Connect(connect::Args),
     /// Make and rotate the secrets that tenants' callbacks are signed with
     #[command(subcommand)]
     CallbackSecret(callback_secret::Command),
@@ -178,6 +183,7 @@ pub fn run() -> ExitCode {
         Command::Key(command) => key::run(command).map(success),
         Command::Pin(command) => pin::run(command).map(success),
         Command::Secret(command) => secret::run(command).map(success),
+        Command::Connect(args) => connect::run(args).map(success),
         Command::CallbackSecret(command) => callback_secret::run(command).map(success),
     };
     let code = outcome.unwrap_or_else(|error| {

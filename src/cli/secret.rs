@@ -11,10 +11,11 @@ use super::output::{print, table};
 use super::tenant::must_exist;
 use super::{ConfigArgs, CreateArgs, Loaded, actor, load_config, with_store};
 use crate::calls::callback::keys::SigningKeyring;
-use crate::common::ids::{ServerId, TenantName};
+use crate::common::ids::{ServerId, TenantId, TenantName};
 use crate::config::Secret;
 use crate::store::Missing;
 use crate::telemetry::logging::print_line;
+use crate::tenants::connections::ConnectionKeyring;
 use crate::tenants::secrets::{Keyring, Label, Resealed, VALUE_LEN_MAX, by_tenant};
 
 #[derive(Subcommand)]
@@ -147,6 +148,20 @@ async fn rotate(args: ConfigArgs) -> anyhow::Result<()> {
             }
         };
         let of_callbacks = store.reseal_callback_secrets(&actor(), reseal).await?;
+        let tokens = ConnectionKeyring::new(&config.secrets.keys);
+        let reseal = |tenant: &TenantId, server: &ServerId, sealed: &str| match tokens
+            .reseal(tenant, server, sealed)
+        {
+            Resealed::Anew(sealed) => Some(sealed),
+            Resealed::Already => None,
+            Resealed::Unreadable => {
+                unreadable.push(format!("connection of tenant `{tenant}` to `{server}`"));
+                None
+            }
+        };
+        let of_connections = store.reseal_connections(reseal).await?;
+        rotated.seen += of_connections.seen;
+        rotated.resealed += of_connections.resealed;
         rotated.seen += of_callbacks.seen;
         rotated.resealed += of_callbacks.resealed;
         anyhow::Ok((rotated, unreadable))

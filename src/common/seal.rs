@@ -48,8 +48,16 @@ pub enum Purpose {
     CallbackSecret = 7,
     /// The session of a live page.
     PageSession = 8,
+    /// Tokens of a tenant that has connected itself to a server.
+    Connection = 9,
+    /// A tenant that is about to.
+    ConnectState = 10,
+    /// The gateway as a client that it has registered itself.
+    OAuthClient = 11,
     /// The id of a task.
     Task = 12,
+    /// The browser in which a tenant connects itself.
+    ConnectBrowser = 13,
 }
 
 impl Sealer {

@@ -43,6 +43,8 @@ pub enum ConfigError {
         /// Of the secret.
         name: String,
     },
+    #[error("tenants connect themselves to server `{server}` (OAuth): set {setting}")]
+    NoConnections { server: ServerId, setting: &'static str },
     /// More than one mistake, in the order of their places.
     #[error("{}", in_lines(.0))]
     Several(Vec<Self>),

@@ -82,12 +82,19 @@ fn claim(text: &str) -> Option<String> {
 }
 
 section! {
-    /// The gateway gets access tokens for a server by OAuth, with credentials of its own (client
-    /// credentials), and sends them as `Authorization: Bearer`. All tenants share them.
+    /// The gateway gets access tokens for a server by OAuth, and sends them as
+    /// `Authorization: Bearer`.
     pub struct UpstreamOAuth in "servers.NAME.oauth" {
-        /// Id under which the authorization server knows the gateway.
-        client_id: String, kind::TEXT;
-        /// Secret of the gateway, perhaps `${NAME}` or `${file:/path}`. Unset: `private_key`.
+        /// The right that the tokens stand for. `"client_credentials"`: the gateway's own, the same
+        /// for all tenants. `"authorization_code"`: each tenant's, which a person of the tenant
+        /// gives in a browser; needs `sharing = "tenant"`, `public_url` and `secrets.keys`.
+        grant: Grant = "client_credentials", GRANT;
+        /// Id under which the authorization server knows the gateway. Unset, with
+        /// `grant = "authorization_code"`: the URL of a document that the gateway serves, or an id
+        /// that it registers, as the authorization server allows.
+        client_id: Option<String>, kind::TEXT;
+        /// Secret of the gateway, perhaps `${NAME}` or `${file:/path}`. Unset: `private_key`, or
+        /// with `grant = "authorization_code"` none.
         client_secret: Option<Secret>, PRIVATE_TEXT;
         /// Private key of the gateway, which signs its requests (`private_key_jwt`): PKCS #8 in
         /// PEM, of P-256, Ed25519 or RSA. Unset: `client_secret`.
@@ -100,7 +107,12 @@ section! {
         /// Address of its token endpoint. Unset: that of its metadata (RFC 8414).
         #[serde(default, deserialize_with = "optional_url")]
         token_url: Option<Url>, URL;
-        /// Scopes to ask for. The server may ask for more of them with a 401 or 403.
+        /// Address at which it asks people. Needed with `token_url`, if
+        /// `grant = "authorization_code"`. Unset: that of its metadata.
+        #[serde(default, deserialize_with = "optional_url")]
+        authorize_url: Option<Url>, URL;
+        /// Scopes to ask for. The server may ask for more of them with a 401 or 403. With
+        /// `grant = "authorization_code"` and none: those that the server's metadata name.
         scopes: Vec<String> = [], SCOPES;
         /// Resource that the tokens are for (RFC 8707). Unset: the server's `url`.
         resource: Option<String>, kind::TEXT;
@@ -109,6 +121,31 @@ section! {
         networks: Vec<IpNet> = [], kind::NETWORKS;
     }
 }
+
+/// The right that tokens for a server stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grant {
+    /// The gateway's own.
+    ClientCredentials,
+    /// The right of a tenant, who has agreed in a browser.
+    AuthorizationCode,
+}
+
+const GRANT: Kind = kind::of::<Grant>("\"client_credentials\" or \"authorization_code\"");
+
+/// The address at which browsers reach the gateway.
+pub(super) const PUBLIC_URL: Kind = Kind::Value(
+    "a URL with https, such as \"https://gateway.example\", or with http if it is on this machine, \
+     without a path",
+    |node, _| {
+        checked(&node, |text| {
+            let url = safe_url(text)?;
+            let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+            is_bare.then(|| text.trim_end_matches('/').to_owned())
+        })
+    },
+);
 
 /// The longest scope, and the most of them.
 const SCOPE_LEN_MAX: usize = 256;
@@ -143,11 +180,25 @@ fn optional_url<'de, D: serde::Deserializer<'de>>(
 impl UpstreamOAuth {
     /// Returns the contradiction between settings, if there is one.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
+        let is_of_tenants = self.grant == Grant::AuthorizationCode;
         match (&self.client_secret, &self.private_key) {
-            (None, None) => Some("needs `client_secret` or `private_key`"),
             (Some(_), Some(_)) => Some("has both `client_secret` and `private_key`: give one"),
+            (None, None) if !is_of_tenants => Some("needs `client_secret` or `private_key`"),
             _ if self.key_id.is_some() && self.private_key.is_none() => {
                 Some("has a `key_id` without `private_key`")
+            }
+            _ if self.client_id.is_none() && !is_of_tenants => Some("needs `client_id`"),
+            (Some(_), _) | (_, Some(_)) if self.client_id.is_none() => {
+                Some("has a `client_secret` or a `private_key` without `client_id`")
+            }
+            _ if is_of_tenants && self.token_url.is_some() != self.authorize_url.is_some() => {
+                Some("has one of `token_url` and `authorize_url`: give both, or neither")
+            }
+            _ if is_of_tenants && self.token_url.is_some() && self.client_id.is_none() => {
+                Some("has a `token_url` without `client_id`")
+            }
+            _ if !is_of_tenants && self.authorize_url.is_some() => {
+                Some("has an `authorize_url`, which is for `grant = \"authorization_code\"`")
             }
             _ => None,
         }

@@ -99,6 +99,13 @@ fn contradiction(server: &ServerConfig) -> Option<String> {
         if upstream.headers.contains_key("authorization") {
             return Some("has `oauth` and `headers.Authorization`: give one".to_owned());
         }
+        if server.needs_connection() && *sharing != Sharing::Tenant {
+            return Some(
+                "has tokens of each tenant (`oauth.grant = \"authorization_code\"`), and tenants \
+                 share it: set `sharing = \"tenant\"`"
+                    .to_owned(),
+            );
+        }
     }
     if *exclusive && *instances > 1 {
         return Some(format!(

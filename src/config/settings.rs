@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 use super::error::{ConfigError, Mistakes, Place};
 use super::kind::{self, Kind};
 use super::mcp_file::{ClientServers, LeftOut};
+use super::oauth::PUBLIC_URL;
 use super::secret::{CACHE_URL, KEY, KEYS, STORE_URL, is_variable_name};
 use super::section::section;
 use super::store_place::StateDir;
@@ -42,6 +43,9 @@ section! {
         /// the old one. Replicas need the same keys. If empty: a random key, and sealed texts end
         /// with this process.
         session_keys: Vec<Secret> = [], KEYS;
+        /// Address at which browsers reach the gateway, such as `"https://gateway.example"`. Needed
+        /// where tenants connect themselves to servers (OAuth). Unset: nobody can.
+        public_url: Option<String>, PUBLIC_URL;
         /// Time for the head of a request to arrive. Connections without a request are closed after
         /// two minutes, and after 12 s if no request on them has authenticated.
         header_timeout: Duration = "10s", kind::DURATION;
@@ -309,6 +313,17 @@ pub(super) fn config(
         && let Some((server, name)) = config.servers.iter().find_map(needs_secret)
     {
         return Err(ConfigError::NoSecretKeys { server, name });
+    }
+    let mut servers = config.servers.iter();
+    if let Some((id, _)) = servers.find(|(_, server)| server.needs_connection()) {
+        let missing = match (&config.public_url, config.secrets.keys.is_empty()) {
+            (None, _) => Some("`public_url = \"https://…\"`, the address of the gateway"),
+            (_, true) => Some("`keys = [\"${file:/run/secrets/secrets-key}\"]` under `[secrets]`"),
+            _ => None,
+        };
+        if let Some(setting) = missing {
+            return Err(ConfigError::NoConnections { server: id.clone(), setting });
+        }
     }
     if config.ops_listen.is_none() && !is_local {
         config.warnings.push(

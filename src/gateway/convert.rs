@@ -39,6 +39,9 @@ impl From<NoBackend> for CallError {
             NoBackend::SecretsMissing { server, names } => {
                 Self::SecretMissing { server: server.to_string(), names }
             }
+            NoBackend::NotConnected { server, url } => {
+                Self::ConnectRequired { server: server.to_string(), url }
+            }
             NoBackend::Stopped => Self::ShuttingDown,
         }
     }
@@ -98,6 +101,7 @@ impl From<RequestError> for CallError {
                 executed: Executed::by_status(status, retry_after),
                 retry_after,
             },
+            RequestError::NotConnected { server, url } => Self::ConnectRequired { server, url },
             RequestError::Unsendable(reason) => Self::InvalidRequest(reason),
             RequestError::Unreached { reason, .. } => {
                 Self::unavailable(reason.into_owned(), RETRY_SOON)

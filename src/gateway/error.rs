@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+pub use super::executed::Executed;
 use super::unsent::Held;
 use crate::backend::instance::arguments::Misfit;
 use crate::common::limit_use::{LimitUse, millis_up};
@@ -17,14 +18,6 @@ use crate::toolsets::error::ToolsetError;
 
 /// The `Retry-After` where no better time is known.
 pub(super) const RETRY_SOON: Duration = Duration::from_secs(1);
-
-/// Says whether the tool has run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Executed {
-    /// The server never received the call, or refused it.
-    No,
-    Unknown,
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -90,6 +83,11 @@ pub enum CallError {
         .names.join("`, `")
     )]
     SecretMissing { server: String, names: Vec<String> },
+    #[error(
+        "server `{server}` wants the consent of a person of your tenant: open {url} in a browser, \
+         and call again"
+    )]
+    ConnectRequired { server: String, url: String },
     #[error("the server is not running: {reason}")]
     ServerUnavailable {
         reason: String,
@@ -166,6 +164,7 @@ impl CallError {
             Self::TenantQuarantined { .. } => "tenant_quarantined",
             Self::Overloaded | Self::NoRoom(_) | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
+            Self::ConnectRequired { .. } => "connect_required",
             Self::ServerUnavailable { .. } => "server_unavailable",
             Self::ShuttingDown | Self::BackendStopped => "shutting_down",
             Self::Backend { .. } => "backend_error",
@@ -231,6 +230,14 @@ impl CallError {
     pub fn pointer(&self) -> Option<&str> {
         match self.last() {
             Self::Misfit(misfit) => Some(&misfit.pointer),
+            _ => None,
+        }
+    }
+
+    /// Returns the page at which a person of the tenant connects it to the server.
+    pub fn connect_url(&self) -> Option<&str> {
+        match self.last() {
+            Self::ConnectRequired { url, .. } => Some(url),
             _ => None,
         }
     }
@@ -366,32 +373,6 @@ impl CallError {
 
 fn in_words(attempts: u32) -> String {
     if attempts <= 1 { String::new() } else { format!(" (after {attempts} attempts)") }
-}
-
-impl Executed {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::No => "no",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    pub(super) fn if_written(written: bool) -> Self {
-        if written { Self::Unknown } else { Self::No }
-    }
-
-    /// Reads an HTTP status. Most 3xx and 4xx are refusals. Those that may come after the work or
-    /// in the middle of it are not: 301 and 302 are often sent as 303 is, to show a result. 503 is
-    /// a refusal if it says when to come back. All others prove nothing: proxies send them when the
-    /// server behind them does not answer.
-    pub(super) fn by_status(status: u16, retry_after: Option<Duration>) -> Self {
-        match status {
-            301..=303 | 408 | 409 | 499 => Self::Unknown,
-            300..=499 => Self::No,
-            503 if retry_after.is_some() => Self::No,
-            _ => Self::Unknown,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod call;
 mod convert;
 mod ended;
 mod error;
+mod executed;
 mod explain;
 pub mod extension;
 mod steps;

@@ -81,6 +81,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::Toolset(_) => StatusCode::NOT_FOUND,
         CallError::ToolHeld { .. }
         | CallError::SecretMissing { .. }
+        | CallError::ConnectRequired { .. }
         | CallError::Cancelled { .. }
         | CallError::Withdrawn => StatusCode::CONFLICT,
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
@@ -305,6 +306,7 @@ fn call_problem(error: &CallError) -> Problem<'_> {
     problem.retry_after_ms = error.retry_after().map(millis_up);
     problem.limit = error.limit();
     problem.pointer = error.pointer();
+    problem.connect_url = error.connect_url();
     if let CallError::Backend { error: ErrorObject { code, message, data }, .. } = error.last() {
         problem.backend = Some(BackendProblem { code: *code, message, data: data.as_deref() });
     }

@@ -53,6 +53,10 @@ fn v1_routes() -> Router<Arc<AppState>> {
             "/v1/servers/{server}/secrets/{name}",
             put(rest::secrets::set).delete(rest::secrets::remove),
         )
+        .route(
+            "/v1/servers/{server}/connect",
+            get(rest::connect::show).delete(rest::connect::disconnect),
+        )
         .route("/v1/limits", get(rest::limits::show))
         .route("/v1/batches/{id}", get(rest::batch::kept::show).delete(rest::batch::kept::cancel))
         .route("/v1/batches/{id}/result", get(rest::batch::kept::result))

@@ -36,6 +36,9 @@ pub(super) struct Problem<'a> {
     /// The tenant's own limit that is reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<LimitUse>,
+    /// The page at which a person of the tenant connects it to the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) connect_url: Option<&'a str>,
     /// The exact time that the header `Retry-After` rounds up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) retry_after_ms: Option<u64>,
@@ -82,6 +85,7 @@ impl<'a> Problem<'a> {
             backend: None,
             pointer: None,
             limit: None,
+            connect_url: None,
             retry_after_ms: is_temporary.then_some(RETRY_SOON_MS),
         }
     }

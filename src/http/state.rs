@@ -21,6 +21,7 @@ use crate::events::recent::RecentCalls;
 use crate::gateway::Gateway;
 use crate::store::{EndedSession, Store};
 use crate::tenants::Directory;
+use crate::tenants::connections::Connections;
 use crate::tenants::oauth::{Resource, Verifier};
 use crate::trunk::Trunk;
 
@@ -39,6 +40,10 @@ pub struct AppState {
     /// Permits for queries about sessions that are unknown here.
     pub(super) session_queries: Semaphore,
     pub(super) oauth: Option<Arc<Verifier>>,
+    /// Tenants that connect themselves to servers.
+    pub(super) connections: Option<Arc<Connections>>,
+    /// Permits for requests in which tenants connect themselves.
+    pub(super) connect_requests: Semaphore,
     /// The OAuth metadata that clients without a token are sent to.
     pub(super) resource: Option<Resource>,
     /// The policy of the listener for callers.
@@ -88,6 +93,8 @@ impl AppState {
             session_queries: Semaphore::new(mcp::SESSION_QUERIES_MAX),
             directory,
             oauth,
+            connections: None,
+            connect_requests: Semaphore::new(rest::connect::REQUESTS_MAX),
             resource: config.auth.oauth.as_ref().map(Resource::new),
             origins: OriginPolicy::new(config, config.listen),
             ops_origins: OriginPolicy::new(config, config.ops_listen.unwrap_or(config.listen)),
@@ -106,6 +113,11 @@ impl AppState {
             lists: ListCache::default(),
             gateway,
         }
+    }
+
+    /// Lets tenants connect themselves to servers.
+    pub fn set_connections(&mut self, connections: Arc<Connections>) {
+        self.connections = Some(connections);
     }
 
     /// Makes this gateway one of several replicas. Ends of sessions must be followed from before

@@ -41,6 +41,8 @@ pub enum NoBackend {
     TooMany,
     /// The tenant has not stored these secrets, which the server needs.
     SecretsMissing { server: ServerId, names: Vec<String> },
+    /// The tenant has not connected itself to the server.
+    NotConnected { server: ServerId, url: String },
     /// The gateway shuts down, or the server was replaced a moment ago.
     Stopped,
 }

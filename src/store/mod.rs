@@ -10,6 +10,7 @@
 //! - `tenants`, `file_tenants`, `keys`, `secrets`, `callback_secrets`, `usage`, `pins`, `audit`,
 //!   `replicas`, `ended_sessions`: one file per kind of row
 //! - `calls`: records of calls that are kept
+//! - `connections`: tokens of tenants that have connected themselves to servers
 //! - `changes`: notices what others have changed, and keeps copies in memory up to date
 //! - `file`: compares the file of a SQLite store with the one at its path, and keeps its log apart
 //! - `watch`: follows a file that is deleted or replaced
@@ -25,6 +26,7 @@ mod calls;
 mod changes;
 mod check;
 mod configured;
+mod connections;
 mod ended_sessions;
 mod error;
 mod file;
@@ -48,6 +50,7 @@ use tokio::time::timeout;
 
 use self::health::Health;
 use self::open::{DatabaseKind, Opened};
+use self::tenants::present_generation;
 use crate::common::keys::{ApiKey, KeyHash};
 use crate::config::Secret;
 
@@ -61,6 +64,7 @@ pub use self::calls::{
 pub(crate) use self::changes::RETRY_EVERY;
 pub use self::changes::{Follower, StoreChanges, Subject};
 pub use self::configured::{Missing, NoStore};
+pub use self::connections::{NewConnection, NewState, Revocation, StoredConnection};
 pub use self::ended_sessions::{EndedCursor, EndedSession};
 pub use self::error::StoreError;
 pub use self::file_tenants::{EndedTenant, FileTenant};
@@ -68,7 +72,7 @@ pub use self::health::Outage;
 pub use self::keys::{KeyOwner, KeyRecord, KeyState, NewKey};
 pub use self::pins::{HELD_MAX, Pinned, Sighting};
 pub use self::secrets::{
-    ChangedSecrets, Label, Rotated, SealedSecret, SecretRecord, SecretsCursor,
+    CONNECTION, ChangedSecrets, Label, Rotated, SealedSecret, SecretRecord, SecretsCursor,
 };
 pub use self::tenants::{Contents, StoredTenant};
 pub use self::usage::{USAGE_ROWS_MAX, UsageKey, UsageOf, UsageQuery, UsageTotal};

@@ -51,7 +51,7 @@ const POSTGRES_SETTINGS: &str =
 ///
 /// `sqlx::migrate!` would find the files by itself, but its crate compiles sqlx, SQLite and tokio
 /// once more for the compiler. A test compares this list with the folder instead.
-const MIGRATIONS: [(i64, &str, &str); 8] = [
+const MIGRATIONS: [(i64, &str, &str); 9] = [
     (
         1,
         "tenants keys usage audit",
@@ -64,6 +64,7 @@ const MIGRATIONS: [(i64, &str, &str); 8] = [
     (6, "calls", include_str!("../../migrations/0006_calls.sql")),
     (7, "changes of tenants", include_str!("../../migrations/0007_changes_of_tenants.sql")),
     (8, "callbacks", include_str!("../../migrations/0008_callbacks.sql")),
+    (9, "connections", include_str!("../../migrations/0009_connections.sql")),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,6 +26,10 @@ const SECRETS: &str = "SELECT tenant, server, tenant_secrets.name, sealed, versi
      FROM tenant_secrets LEFT JOIN tenants ON tenants.id = tenant \
      LEFT JOIN file_tenants ON file_tenants.name = tenant";
 
+/// The name under which a tenant's connection to a server (OAuth) is noted beside its secrets, so
+/// that all gateways know of it. No secret can have it.
+pub const CONNECTION: &str = "oauth:connection";
+
 /// Names a secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Label<'a> {
@@ -130,10 +134,12 @@ impl Store {
     ) -> Result<Vec<SecretRecord>> {
         let rows = sqlx::query_as(
             "SELECT server, name, updated FROM tenant_secrets \
-             WHERE tenant = $1 AND ($2 IS NULL OR server = $2) ORDER BY server, name",
+             WHERE tenant = $1 AND ($2 IS NULL OR server = $2) AND name <> $3 \
+             ORDER BY server, name",
         )
         .bind(tenant.as_str())
-        .bind(server.map(ServerId::as_str));
+        .bind(server.map(ServerId::as_str))
+        .bind(CONNECTION);
         let rows: Vec<(String, String, i64)> = with_timeout(rows.fetch_all(&self.pool()?)).await?;
         let record = |(server, name, updated): (String, String, i64)| {
             Ok(SecretRecord { server: ServerId::parse(&server)?, name, updated })
@@ -148,20 +154,7 @@ impl Store {
         with_timeout(async {
             let (mut change, version) = self.change_of(Subject::Secrets).await?;
             actor.must_be_present(&mut change).await?;
-            sqlx::query(
-                "INSERT INTO tenant_secrets (tenant, server, name, sealed, version, updated) \
-                 VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, server, name) DO UPDATE \
-                 SET sealed = excluded.sealed, version = excluded.version, \
-                 updated = excluded.updated",
-            )
-            .bind(label.tenant.as_str())
-            .bind(label.server.as_str())
-            .bind(label.name)
-            .bind(sealed)
-            .bind(version)
-            .bind(updated)
-            .execute(&mut *change)
-            .await?;
+            write_at(&mut change, label, sealed, version, updated).await?;
             note_change(&mut change, version, label.tenant).await?;
             note(&mut change, actor, "secret.set", label).await?;
             change.commit().await?;
@@ -173,7 +166,7 @@ impl Store {
     pub async fn remove_secret(&self, actor: &Actor, label: Label<'_>) -> Result<()> {
         let unknown = || StoreError::NotFound(label.to_string());
         let Label { tenant, server, name } = label;
-        if !can_be_stored(name) {
+        if !can_be_stored(name) || name == CONNECTION {
             return Err(unknown());
         }
         with_timeout(async {
@@ -280,6 +273,46 @@ async fn read_after(
     Ok(rows.fetch_all(connection).await?)
 }
 
+/// Writes a sealed value.
+pub(super) async fn write(
+    change: &mut Tx,
+    label: Label<'_>,
+    sealed: &str,
+    version: i64,
+) -> Result<()> {
+    write_at(change, label, sealed, version, now()).await
+}
+
+async fn write_at(
+    change: &mut Tx,
+    label: Label<'_>,
+    sealed: &str,
+    version: i64,
+    updated: i64,
+) -> Result<()> {
+    let write = sqlx::query(
+        "INSERT INTO tenant_secrets (tenant, server, name, sealed, version, updated) \
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, server, name) DO UPDATE \
+         SET sealed = excluded.sealed, version = excluded.version, updated = excluded.updated",
+    );
+    let write = write.bind(label.tenant.as_str()).bind(label.server.as_str()).bind(label.name);
+    write.bind(sealed).bind(version).bind(updated).execute(&mut **change).await?;
+    Ok(())
+}
+
+/// Deletes the mark of a connection.
+pub(super) async fn delete_mark(
+    change: &mut Tx,
+    tenant: &TenantName,
+    server: &ServerId,
+) -> Result<()> {
+    let delete =
+        sqlx::query("DELETE FROM tenant_secrets WHERE tenant = $1 AND server = $2 AND name = $3");
+    let delete = delete.bind(tenant.as_str()).bind(server.as_str()).bind(CONNECTION);
+    delete.execute(&mut **change).await?;
+    Ok(())
+}
+
 /// Deletes all secrets of a tenant. The revision is increased first, in the same order as when a
 /// secret is set.
 pub(super) async fn delete_all(
@@ -295,7 +328,7 @@ pub(super) async fn delete_all(
 
 /// Notes that a change is of the secrets of one tenant alone, so that its readers need not read
 /// those of others.
-async fn note_change(change: &mut Tx, revision: i64, tenant: &TenantName) -> Result<()> {
+pub(super) async fn note_change(change: &mut Tx, revision: i64, tenant: &TenantName) -> Result<()> {
     sqlx::query("INSERT INTO secret_changes (revision, tenant) VALUES ($1, $2)")
         .bind(revision)
         .bind(tenant.as_str())

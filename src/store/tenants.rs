@@ -8,7 +8,7 @@ use sqlx::{Any, AnyConnection, AssertSqlSafe};
 use super::open::DatabaseKind;
 use super::{
     Actor, FileTenant, KeyRecord, Result, Store, StoreError, Tx, audit, callback_secrets,
-    file_tenants, keys, now, placeholders, secrets, with_timeout,
+    connections, file_tenants, keys, now, placeholders, secrets, with_timeout,
 };
 use crate::common::ids::{TenantGeneration, TenantName};
 use crate::common::policy::{Grant, Grants, Limit, Pattern, Policy};
@@ -152,6 +152,7 @@ pub(super) async fn remove_traces(
 ) -> Result<u64> {
     let revoked = keys::revoke_all(change, name).await?;
     secrets::delete_all(kind, change, name).await?;
+    connections::remove(kind, change, name, None).await?;
     callback_secrets::delete(change, name).await?;
     file_tenants::delete(change, name).await?;
     Ok(revoked)

@@ -2,6 +2,7 @@
 //!
 //! - [`anonymous`]: access without a key
 //! - [`budgets`]: bytes that are held for tenants
+//! - [`connections`]: tenants that connect themselves to servers (OAuth)
 //! - [`directory`]: all tenants and keys; [`unknown_keys`] bounds the cost of unknown ones
 //! - [`mod@file_tenants`]: the tenants of the configuration file
 //! - [`mod@known`]: all tenants, and how they are shown
@@ -13,6 +14,7 @@
 
 pub mod anonymous;
 pub mod budgets;
+pub mod connections;
 pub mod directory;
 mod file_tenants;
 pub mod known;

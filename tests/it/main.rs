@@ -25,6 +25,8 @@ mod calls;
 mod cancel;
 mod changes;
 mod cli;
+mod connect;
+mod connect_many;
 mod connections;
 mod deadlines;
 mod descriptors;

@@ -1,4 +1,5 @@
-// An authorization server (node-oidc-provider) with two clients, which get tokens for one resource.
+// An authorization server (node-oidc-provider). Two clients get tokens of their own; people sign in
+// to it under any name (its development pages), and clients register themselves.
 // provider.mjs PORT RESOURCE JWK: prints a line for each token.
 import { Provider } from "oidc-provider";
 
@@ -20,12 +21,20 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
     },
   ],
   scopes: ["mcp:read", "mcp:write"],
-  ttl: { ClientCredentials: 3 },
+  clientAuthMethods: ["none", "client_secret_basic", "private_key_jwt"],
+  ttl: { ClientCredentials: 3, AccessToken: 3, RefreshToken: 3600, Grant: 3600, Session: 3600, Interaction: 600 },
+  pkce: { required: () => true },
+  issueRefreshToken: async (_ctx, client) => client.grantTypeAllowed("refresh_token"),
+  rotateRefreshToken: true,
+  findAccount: (_ctx, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
   features: {
-    devInteractions: { enabled: false },
+    devInteractions: { enabled: true },
     clientCredentials: { enabled: true },
+    registration: { enabled: true },
+    revocation: { enabled: true },
     resourceIndicators: {
       enabled: true,
+      useGrantedResource: () => true,
       getResourceServerInfo: (_ctx, asked) => {
         if (asked !== resource) throw new Error(`unknown resource ${asked}`);
         return {
@@ -39,6 +48,14 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   },
 });
 provider.on("client_credentials.issued", (token) => console.log(`token ${token.clientId} ${token.scope}`));
+provider.on("access_token.issued", (token) => console.log(`token ${token.accountId} ${token.scope}`));
+provider.on("refresh_token.consumed", (token) => console.log(`refreshed ${token.accountId} ${token.jti}`));
+provider.on("revocation.success", () => console.log("revoked"));
+provider.on("grant.revoked", () => console.log("revoked"));
+provider.on("registration_create.success", (_ctx, made) => console.log(`client ${made.redirectUris}`));
 provider.on("server_error", (_ctx, error) => console.log(`error ${error.stack}`));
-provider.on("grant.error", (_ctx, error) => console.log(`refused ${error.message} ${error.error_detail ?? error.error_description}`));
+for (const of of ["grant", "authorization", "registration_create", "revocation"]) {
+  provider.on(`${of}.error`, (_ctx, error) =>
+    console.log(`refused ${of} ${error.message} ${error.error_detail ?? error.error_description}`));
+}
 provider.listen(Number(port), "127.0.0.1", () => console.log("ready"));

@@ -22,6 +22,7 @@ const verifier = {
         clientId: payload.client_id,
         scopes: (payload.scope ?? "").split(" "),
         expiresAt: payload.exp,
+        extra: { person: payload.sub },
       };
     } catch (error) {
       throw new InvalidTokenError(error.message);
@@ -41,8 +42,8 @@ const auth = requireBearerAuth({
 });
 app.all("/mcp", auth, async (request, response) => {
   const server = new McpServer({ name: "protected", version: "1" });
-  server.registerTool("whoami", { description: "Names the client." }, ({ authInfo }) => ({
-    content: [{ type: "text", text: `${authInfo.clientId}: ${authInfo.scopes.join(" ")}` }],
+  server.registerTool("whoami", { description: "Names the client, or the person." }, ({ authInfo }) => ({
+    content: [{ type: "text", text: `${authInfo.extra.person ?? authInfo.clientId}: ${authInfo.scopes.join(" ")}` }],
   }));
   const transport = new StreamableHTTPServerTransport({ sessionIdGenerator: undefined });
   response.on("close", () => transport.close());

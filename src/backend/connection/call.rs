@@ -271,6 +271,9 @@ pub enum RequestError {
     /// The request cannot be expressed on this transport, for this reason.
     #[error("{0}")]
     Unsendable(String),
+    /// The request was not sent: the tenant has to connect itself to the server first.
+    #[error("the tenant has to connect itself to it")]
+    NotConnected { server: String, url: String },
     /// The server was not reached, or knew at once that it could not take the call. Callers see
     /// `reason`, the operator sees `detail`.
     #[error("{reason}")]

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::HttpEndpoint;
 use super::client::SendError;
 use super::headers::{MessageInfo, SESSION};
+use super::oauth::TokenError;
 use super::refusal::handle_refusal;
 use super::refusal_probe;
 use super::sse::SseDecoder;
@@ -189,6 +190,9 @@ fn send_failure(endpoint: &HttpEndpoint, error: SendError) -> RequestError {
                 endpoint.connection.retire(reason, detail.clone());
             }
             RequestError::Unreached { reason: reason.into(), detail }
+        }
+        SendError::NoToken(TokenError::NotConnected { server, url }) => {
+            RequestError::NotConnected { server, url }
         }
         SendError::NoToken(_) => RequestError::Unreached { reason: NO_TOKEN.into(), detail },
         SendError::RedirectRefused(_) | SendError::BadRedirect => {

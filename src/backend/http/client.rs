@@ -8,10 +8,10 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATIO
 use reqwest::redirect::Policy;
 use reqwest::{Method, Response, Url};
 
-use super::oauth::challenge::Challenge;
 use super::oauth::{Token, TokenError, TokenSource};
 use crate::common::error_chain::error_chain;
 use crate::config::{Host, MissingSecret, Secrets, Upstream};
+use crate::oauth::challenge::Challenge;
 use crate::protocol::mcp::{IMPLEMENTATION_NAME, IMPLEMENTATION_VERSION};
 
 /// Less than the idle timeout of common servers (Node.js, uvicorn: 5 s). A request on a connection
@@ -140,7 +140,7 @@ impl Client {
         let (Some(tokens), Some(token)) = (&self.tokens, token) else { return Ok(response) };
         // Nothing was executed: the server has refused the token alone.
         match Challenge::read(response.status(), response.headers()) {
-            Some(challenge) if tokens.refused(&token, &challenge) => {
+            Some(challenge) if tokens.refused(&token, &challenge).await? => {
                 let token = tokens.token().await?;
                 self.follow(url, method, headers, body, Some(&token)).await
             }

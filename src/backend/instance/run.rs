@@ -17,6 +17,7 @@ use crate::backend::changes::recipients::Recipients;
 use crate::backend::connection::{
     CloseOnDrop, CloseReason, Connection, ConnectionOptions, RequestError,
 };
+use crate::backend::http::oauth::TenantGrant;
 use crate::backend::stdio::line_tail::LineTail;
 use crate::backend::stdio::process::{ExitReason, Process, exited};
 use crate::backend::{Environment, Ready, http};
@@ -115,9 +116,22 @@ impl Run {
             offload: environment.offload.clone(),
         };
         let deadline = Instant::now() + server.start_timeout;
-        let (endpoint, connection) =
-            Endpoint::open(server, is_over_sse, secrets, environment, options, stderr, deadline)
-                .await?;
+        let tenant = TenantGrant {
+            connections: environment.connections.clone(),
+            tenant: environment.tenant.clone(),
+            server: id.clone(),
+        };
+        let open = Endpoint::open(
+            server,
+            tenant,
+            is_over_sse,
+            secrets,
+            environment,
+            options,
+            stderr,
+            deadline,
+        );
+        let (endpoint, connection) = open.await?;
         let _close = CloseOnDrop::new(&connection, "the gateway gave it up");
         let prepared = async {
             tokio::select! {
@@ -213,8 +227,10 @@ impl Run {
 
 impl Endpoint {
     /// A process must have been spawned by `deadline`.
+    #[expect(clippy::too_many_arguments)]
     async fn open(
         server: &config::ServerConfig,
+        tenant: TenantGrant,
         is_over_sse: bool,
         secrets: &Arc<config::Secrets>,
         environment: &Environment,
@@ -243,7 +259,7 @@ impl Endpoint {
                 // All CAs that the system trusts are read first: no call may wait for that.
                 let open = if is_over_sse { http::open_over_sse } else { http::open };
                 let open = spawn_blocking(move || {
-                    let tokens = sources.of(&upstream)?;
+                    let tokens = sources.of(&upstream, tenant)?;
                     open(&upstream, &secrets, tokens, options)
                 });
                 let (connection, driving) = open.await.map_err(StartError::system)??;

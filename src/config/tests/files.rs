@@ -116,6 +116,7 @@ fn every_key_of_a_file_is_used() {
         allowed_origins = ["https://app.example"]
         allowed_hosts = ["gateway.example", "gateway.example:81"]
         session_keys = ["0123456789abcdef0123456789abcdef"]
+        public_url = "https://gateway.example"
         header_timeout = "1s"
         max_connections_per_peer = 7
         drain_delay = "2s"
@@ -203,12 +204,15 @@ fn every_key_of_a_file_is_used() {
         redirect_hosts = ["near.example"]
         transport = "auto"
         exclusive = true
+        sharing = "tenant"
         [servers.far.oauth]
+        grant = "authorization_code"
         client_id = "gateway"
         private_key = "k" # or client_secret
         key_id = "k1"
         issuer = "https://id.example"
         token_url = "https://id.example/token"
+        authorize_url = "https://id.example/ask"
         scopes = ["a"]
         resource = "https://far.example"
         networks = ["10.0.0.0/8"]
@@ -275,12 +279,14 @@ fn every_key_of_a_file_is_used() {
         headers: BTreeMap::from([("x-team".to_owned(), Template::plain("t"))]),
         init_timeout: secs(3),
         oauth: Some(Box::new(UpstreamOAuth {
-            client_id: "gateway".to_owned(),
+            grant: crate::config::Grant::AuthorizationCode,
+            client_id: Some("gateway".to_owned()),
             client_secret: None,
             private_key: Some(Secret::new("k".to_owned())),
             key_id: Some("k1".to_owned()),
             issuer: Some("https://id.example".parse().unwrap()),
             token_url: Some("https://id.example/token".parse().unwrap()),
+            authorize_url: Some("https://id.example/ask".parse().unwrap()),
             scopes: vec!["a".to_owned()],
             resource: Some("https://far.example".to_owned()),
             networks: vec!["10.0.0.0/8".parse().unwrap()],
@@ -309,6 +315,8 @@ fn every_key_of_a_file_is_used() {
     let far = ServerConfig {
         transport: Transport::Http(far),
         exclusive: true,
+        sharing: Sharing::Tenant,
+        sharing_is_explicit: true,
         ..Setup::toml(SERVER).load().servers["a"].clone()
     };
     let expected = Config {
@@ -322,6 +330,7 @@ fn every_key_of_a_file_is_used() {
             .map(|host| Host::parse(host).unwrap())
             .to_vec(),
         session_keys: vec![Secret::new("0123456789abcdef0123456789abcdef".to_owned())],
+        public_url: Some("https://gateway.example".to_owned()),
         header_timeout: secs(1),
         max_connections_per_peer: Some(7),
         drain_delay: secs(2),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::capabilities::supported_capabilities;
+use super::modern::connect_question;
 use super::modern::request_state::RequestState;
 use super::rpc::RpcError;
 use super::target::{CallTarget, reference_members};
@@ -49,6 +50,8 @@ pub(super) struct ForwardedCall {
     pub(super) translation: Translation,
     /// The server's notifications during the call, if the client takes any.
     pub(super) notifications: Option<CallNotifications>,
+    /// Whether the client's user was asked to connect the tenant to the server.
+    pub(super) awaits_connection: bool,
 }
 
 impl ForwardedCall {
@@ -102,7 +105,9 @@ impl ForwardedCall {
                 .get("arguments")
                 .map(|json| http.body.slice_ref(json.get().as_bytes())),
         });
-        let other_params = other_params(request, method, &target, state.as_ref())?;
+        let opened = opened_state(params, state.as_ref())?;
+        let awaits_connection = opened.as_deref().is_some_and(connect_question::is_answered);
+        let other_params = other_params(request, method, &target, opened, awaits_connection)?;
         let log_level = match era {
             Era::Modern => params.log_level()?,
             Era::Legacy => session_log_level,
@@ -152,6 +157,7 @@ impl ForwardedCall {
             state,
             exposes: exposes.then(|| target.server.clone()),
             tasks: asks_for_tasks.then(|| task_translation(request, &target)),
+            asks_by_url: era == Era::Modern && connect_question::can_be_asked(params, method),
             changed: target.changed.clone(),
             offload: http.app.gateway.offload().clone(),
         };
@@ -183,7 +189,7 @@ impl ForwardedCall {
             is_kept: false,
             begin_mark: None,
         };
-        Ok(Self { call, translation, notifications })
+        Ok(Self { call, translation, notifications, awaits_connection })
     }
 }
 
@@ -192,17 +198,22 @@ fn other_params(
     request: &McpRequest<'_>,
     method: &str,
     target: &CallTarget,
-    state: Option<&RequestState>,
+    state: Option<String>,
+    is_for_gateway: bool,
 ) -> Result<String, RpcError> {
     let params = &request.params;
+    // The answer to a question of the gateway's own is not for the server.
+    let answers = if is_for_gateway { "inputResponses" } else { "requestState" };
     let mut others = match (method, &request.http.scope) {
         // The gateway offers no tasks, so `task` is ignored.
-        (method::TOOLS_CALL, _) => params.others(&["name", "arguments", "requestState", "task"]),
+        (method::TOOLS_CALL, _) => {
+            params.others(&["name", "arguments", "requestState", "task", answers])
+        }
         (task, _) if extensions::is_of_tasks(task) => {
             let id = Value::from(target.name.as_str());
             format!(",\"taskId\":{id}{}", params.others(&["taskId", "requestState"]))
         }
-        (_, Scope::One(_)) => params.others(&["requestState"]),
+        (_, Scope::One(_)) => params.others(&["requestState", answers]),
         (_, Scope::All | Scope::Toolset(_)) => {
             let name = Value::from(target.name.as_str()).to_string();
             let (member, value) = match method {
@@ -212,19 +223,28 @@ fn other_params(
                 }
                 _ => (target.member, name),
             };
-            format!(",\"{member}\":{value}{}", params.others(&[member, "requestState"]))
+            format!(",\"{member}\":{value}{}", params.others(&[member, "requestState", answers]))
         }
     };
-    if let (Some(sealed), Some(state)) = (params.get("requestState"), state) {
-        let opened = text_of(sealed).and_then(|sealed| state.open(&sealed)).ok_or_else(|| {
-            RpcError::invalid_params(
-                "`params.requestState` was not given out for this request, or has expired: \
-                 start again without it",
-            )
-        })?;
-        others += &format!(",\"requestState\":{}", Value::from(opened));
+    if let Some(state) = state.filter(|_| !is_for_gateway) {
+        others += &format!(",\"requestState\":{}", Value::from(state));
     }
     Ok(others)
+}
+
+/// Opens the state that the client brings back.
+fn opened_state(
+    params: &Params<'_>,
+    state: Option<&RequestState>,
+) -> Result<Option<String>, RpcError> {
+    let (Some(sealed), Some(state)) = (params.get("requestState"), state) else { return Ok(None) };
+    let opened = text_of(sealed).and_then(|sealed| state.open(&sealed));
+    opened.map(Some).ok_or_else(|| {
+        RpcError::invalid_params(
+            "`params.requestState` was not given out for this request, or has expired: start again \
+             without it",
+        )
+    })
 }
 
 fn task_translation(request: &McpRequest<'_>, target: &CallTarget) -> Box<TaskTranslation> {

@@ -203,6 +203,7 @@ mod tests {
                 run: 0,
             };
             let translation = Translation {
+                asks_by_url: false,
                 era: Era::Legacy,
                 id: RawValue::from_string("7".to_owned()).unwrap(),
                 call: CallId::generate(),

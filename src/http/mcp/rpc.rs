@@ -248,6 +248,9 @@ impl RpcError {
         if let Some(retry_after) = error.retry_after() {
             data["retryAfterMs"] = json!(millis_up(retry_after));
         }
+        if let Some(url) = error.connect_url() {
+            data["connectUrl"] = json!(url);
+        }
         if let Some(pointer) = error.pointer() {
             data["pointer"] = json!(pointer);
         }

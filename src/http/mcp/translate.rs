@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::modern::connect_question;
 use super::modern::request_state::RequestState;
 use super::rpc::{self, RpcError};
 use super::tasks::TaskTranslation;
@@ -40,6 +41,8 @@ pub(super) struct Translation {
     pub(super) exposes: Option<String>,
     /// Set if the client takes tasks, or the request is about one.
     pub(super) tasks: Option<Box<TaskTranslation>>,
+    /// Whether the client can open a page for its user.
+    pub(super) asks_by_url: bool,
     /// The tool, if the caller's toolset changes it.
     pub(super) changed: Option<Arc<ChangedTool>>,
     /// Runs long computations.
@@ -78,6 +81,9 @@ impl Translation {
     }
 
     pub(super) fn response(&self, outcome: Result<Reply, CallError>) -> Translated {
+        if let Some(message) = outcome.as_ref().err().and_then(|error| self.question(error)) {
+            return Translated { status: StatusCode::OK, message, held: None };
+        }
         let result = |reply: Reply| Ok((self.result(&reply)?, reply.held));
         let failed = |error| RpcError::of_call(error, Some(self.call));
         match outcome.map_err(failed).and_then(result) {
@@ -88,6 +94,14 @@ impl Translation {
                 Translated { status, message: error.body(Some(&self.id)), held }
             }
         }
+    }
+
+    /// Asks the client to open the page at which its user connects the tenant, if it can.
+    fn question(&self, error: &CallError) -> Option<Bytes> {
+        let url = error.connect_url().filter(|_| self.asks_by_url)?;
+        let message = error.last().to_string();
+        let result = connect_question::result(self.state.as_ref()?, &message, url)?;
+        Some(rpc::result(&self.id, &result))
     }
 
     fn result(&self, reply: &Reply) -> Result<Bytes, RpcError> {

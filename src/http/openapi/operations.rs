@@ -9,6 +9,7 @@ use crate::calls::batch::request::BatchText;
 use crate::http::admin::reports::{UsageParams, UsageView};
 use crate::http::headers::TIMEOUT_MS_MAX;
 use crate::http::rest::calls::{ListParams, ResultParams};
+use crate::http::rest::connect::Connection;
 use crate::http::rest::limits::LimitsView;
 use crate::http::rest::server_view::ServerView;
 use crate::http::rest::toolsets::ToolsetView;
@@ -260,6 +261,7 @@ fn tenant(describer: &mut Describer) -> Vec<Operation> {
     }
     let secrets = describer.list_of::<SecretView>("secrets");
     let secret = describer.sent::<SecretView>();
+    let connection = describer.sent::<Connection>();
     vec![
         Operation::new(
             ("get", "/v1/limits"),
@@ -293,6 +295,20 @@ fn tenant(describer: &mut Describer) -> Vec<Operation> {
             "Removes a secret",
         )
         .answers(200, "No secret", removed_secret()),
+        Operation::new(
+            ("get", "/v1/servers/{server}/connect"),
+            "tenant",
+            "show_connection",
+            "Shows whether you are connected to a server that wants OAuth, and how you connect",
+        )
+        .answers(200, "The connection", connection.clone()),
+        Operation::new(
+            ("delete", "/v1/servers/{server}/connect"),
+            "tenant",
+            "disconnect",
+            "Ends your connection to a server, and has its tokens revoked",
+        )
+        .answers(200, "No connection", connection),
     ]
 }
 

@@ -2,10 +2,12 @@
 //!
 //! - `web/`: the pages themselves, which `build.rs` compresses; [`assets`] serves them
 //! - [`sign_in`]: a key becomes a [`session`]
+//! - [`connect`]: a tenant connects itself to a server that wants OAuth
 //! - [`guard`]: who may ask for what; the pages have no API of their own, but use those of
 //!   administrators and of callers behind this guard
 
 mod assets;
+mod connect;
 mod guard;
 mod own_calls;
 pub(crate) mod session;
@@ -67,6 +69,7 @@ pub(super) fn tenants(
         .route("/me", get(async |_: CallersPage| assets::page("me.html")))
         .route("/me/web/{*file}", get(async |_: CallersPage, file| assets::file(file)))
         .route("/me/session", session)
+        .merge(connect::routes())
         .nest("/me", api)
 }
 

@@ -183,9 +183,14 @@ pub(super) fn read(app: &AppState, page: Page, headers: &HeaderMap) -> Option<Pr
 
 /// Returns the value of the page's cookie.
 fn sealed(page: Page, headers: &HeaderMap) -> Option<&str> {
+    cookie_of(headers, page.cookie())
+}
+
+/// Returns the value of a cookie.
+pub(super) fn cookie_of<'h>(headers: &'h HeaderMap, cookie: &str) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|it| it.split_once('='));
-    pairs.find(|(name, _)| name.trim() == page.cookie()).map(|(_, sealed)| sealed.trim())
+    pairs.find(|(name, _)| name.trim() == cookie).map(|(_, sealed)| sealed.trim())
 }
 
 /// Writes the cookie of a new session. `is_secure` keeps browsers from sending it without TLS.

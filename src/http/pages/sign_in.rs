@@ -153,7 +153,7 @@ fn describe(app: &AppState, page: Page, proof: Proof) -> Result<serde_json::Valu
 }
 
 /// Returns whether the cookie must be sent over TLS alone: everywhere but on this machine.
-fn is_secure(parts: &Parts) -> bool {
+pub(super) fn is_secure(parts: &Parts) -> bool {
     !crate::http::auth::origin::host(parts).is_some_and(|host| host.is_loopback())
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod call;
 mod call_events;
 pub(crate) mod calls;
+pub(crate) mod connect;
 pub(crate) mod explain;
 mod kept;
 pub(crate) mod limits;

@@ -80,7 +80,7 @@ pub(crate) async fn remove(
 }
 
 /// Refuses anonymous callers: they are many, and share one tenant.
-fn require_key(headers: &HeaderMap) -> Result<(), HttpError> {
+pub(super) fn require_key(headers: &HeaderMap) -> Result<(), HttpError> {
     match credential(headers)? {
         Some(_) => Ok(()),
         None => Err(HttpError::Forbidden(

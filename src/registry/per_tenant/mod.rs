@@ -34,7 +34,7 @@ use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::TenantId;
 use crate::config::{self, Sharing, Start};
 use crate::tenants::Tenant;
-use crate::tenants::secrets::{SealedSet, Vault, wanted};
+use crate::tenants::secrets::{CONNECTION, SealedSet, Vault, started_with};
 
 pub struct PerTenant {
     pub(super) group: ProcessGroup,
@@ -49,7 +49,7 @@ pub struct PerTenant {
 
 impl PerTenant {
     pub(super) fn new(group: ProcessGroup, vault: Arc<Vault>) -> Self {
-        let names = wanted(&group.config).into();
+        let names = started_with(&group.config).into();
         let (table, known) = (Arc::default(), Arc::default());
         Self { group, vault, names, generation: 0, table, known }
     }
@@ -130,7 +130,17 @@ impl PerTenant {
         let opened = self.vault.open(tenant, &self.group.id, sealed.as_ref(), &self.names);
         let secrets = opened.map_err(|names| {
             let server = self.group.id.clone();
-            NoBackend::SecretsMissing { server, names }
+            let connections = self.group.environment.connections.as_ref();
+            match connections.filter(|_| names.iter().all(|name| name == CONNECTION)) {
+                Some(connections) => {
+                    let url = connections.connect_url(tenant, &server);
+                    NoBackend::NotConnected { server, url }
+                }
+                None => {
+                    let names = names.into_iter().filter(|name| name != CONNECTION).collect();
+                    NoBackend::SecretsMissing { server, names }
+                }
+            }
         })?;
         if !table.evict_for(tenant, self.group.config.max_tenants as usize) {
             return Ok(kept.ok_or(NoBackend::TooMany)?.backend.into());

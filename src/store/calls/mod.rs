@@ -150,7 +150,7 @@ impl DatabaseKind {
     }
 
     /// Returns the ids that are a JSON array of texts in the first parameter.
-    fn json_texts(self) -> &'static str {
+    pub(super) fn json_texts(self) -> &'static str {
         match self {
             Self::Sqlite => "(SELECT value FROM json_each($1))",
             Self::Postgres => "(SELECT value FROM json_array_elements_text(CAST($1 AS JSON)))",

@@ -48,6 +48,12 @@ impl Keyring {
         Ok(sealer.seal(Purpose::TenantSecret, &context(label), bytes))
     }
 
+    /// Seals the id of a connection, which is noted beside the secrets.
+    pub fn seal_mark(&self, label: Label<'_>, id: &str) -> Option<String> {
+        let sealer = self.0.as_ref()?;
+        Some(sealer.seal(Purpose::TenantSecret, &context(label), id.as_bytes()))
+    }
+
     /// Returns the value, if one of the keys sealed it for this label.
     pub fn open(&self, label: Label<'_>, sealed: &str) -> Option<Secret> {
         let value = self.0.as_ref()?.open(Purpose::TenantSecret, &context(label), sealed)?;

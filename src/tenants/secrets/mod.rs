@@ -18,7 +18,7 @@ use crate::config;
 
 pub use self::keyring::{Keyring, Resealed};
 pub use self::vault::{SealedSet, Vault};
-pub use crate::store::Label;
+pub use crate::store::{CONNECTION, Label};
 
 /// In bytes.
 pub const VALUE_LEN_MAX: usize = 16 << 10;
@@ -44,6 +44,13 @@ pub enum InvalidSecret {
          set `keys = [\"${{file:/run/secrets/secrets-key}}\"]` under `[secrets]`"
     )]
     NoKeys,
+}
+
+/// Returns the names of all that a tenant's process of a server is started with: secrets, and the
+/// connection.
+pub fn started_with(server: &config::ServerConfig) -> Vec<String> {
+    let connection = server.needs_connection().then(|| CONNECTION.to_owned());
+    wanted(server).into_iter().chain(connection).collect()
 }
 
 /// Returns the names of the secrets that a server requires, each once.

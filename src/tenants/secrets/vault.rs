@@ -27,6 +27,11 @@ impl SealedSet {
         set?.by_name.get(name).map(|sealed| sealed.version)
     }
 
+    /// Returns whether there is a value of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// Returns whether these names have the same values in both.
     pub fn is_same(one: Option<&Arc<Self>>, other: Option<&Arc<Self>>, names: &[String]) -> bool {
         if let (Some(one), Some(other)) = (one, other)

@@ -49,7 +49,7 @@ pub struct Played {
 
 /// How a server is protected by OAuth.
 pub struct Protection {
-    /// Values of `Authorization`.
+    /// Values of `Authorization`, or beginnings of them that end in `*`.
     pub accepted: Vec<String>,
     pub status: u16,
     /// The value of `WWW-Authenticate`.
@@ -99,7 +99,11 @@ impl Played {
             let json = reply(200).header("content-type", "application/json");
             return Some(json.body(body.into()).unwrap());
         }
-        let is_accepted = protection.accepted.iter().any(|it| it == seen.header("authorization"));
+        let shown = seen.header("authorization");
+        let is_accepted = protection.accepted.iter().any(|it| match it.strip_suffix('*') {
+            Some(start) => shown.starts_with(start),
+            None => it == shown,
+        });
         (!is_accepted).then(|| {
             let challenge =
                 reply(protection.status).header("www-authenticate", &protection.challenge);

@@ -2,6 +2,7 @@
 
 mod answer;
 mod api;
+mod authorization_server;
 mod binary;
 mod collector;
 mod databases;
@@ -32,6 +33,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub use self::answer::{Answer, failed, refused};
 pub use self::api::Api;
+pub use self::authorization_server::{AuthorizationServer, Brought};
 pub use self::binary::{
     Serving, trunkline, trunkline_reading, trunkline_with, trunkline_with_stderr,
 };

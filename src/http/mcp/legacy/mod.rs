@@ -169,7 +169,7 @@ async fn forward(
     let http = request.http;
     let forwarded = ForwardedCall::read(request, method, session.log_level())
         .map_err(|error| error.charged(Some(&mut admission)))?;
-    let ForwardedCall { call, translation, notifications } = forwarded;
+    let ForwardedCall { call, translation, notifications, .. } = forwarded;
     let mut keep_alives = None;
     if let Some(owner) = http.remote_owner(session) {
         if is_per_session(&call.server) {

@@ -1,6 +1,7 @@
 //! The modern era (2026-07-28): every request says all about itself. A client cancels a request by
 //! closing its response.
 
+pub(crate) mod connect_question;
 pub(crate) mod listen;
 mod own_tasks;
 pub(crate) mod request_state;
@@ -123,8 +124,13 @@ async fn forward(
     {
         return Box::pin(own_tasks::forward(request, forwarded, tool, admission)).await;
     }
-    let ForwardedCall { call, translation, notifications } = forwarded;
+    let ForwardedCall { call, translation, notifications, awaits_connection } = forwarded;
     let (app, caller, id) = (&request.http.app, request.caller, call.id);
+    if let Some(connections) = app.connections.as_ref().filter(|_| awaits_connection) {
+        // The person is still at the page, most likely.
+        let (tenant, server) = (&caller.tenant.id, call.server.id());
+        connections.connected(tenant, server, call.deadline).await;
+    }
     let Some(notifications) = notifications else {
         let outcome = app.gateway.call(caller, admission, &call).await;
         return Ok(respond_with_json(outcome, translation, id).await);

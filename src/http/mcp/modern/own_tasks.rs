@@ -69,7 +69,7 @@ pub(super) async fn forward(
     tool: String,
     mut admission: Admission,
 ) -> Result<Response<Body>, RpcError> {
-    let ForwardedCall { mut call, mut translation, notifications } = forwarded;
+    let ForwardedCall { mut call, mut translation, notifications, .. } = forwarded;
     // The record's call takes a permit of its own; the rate is charged.
     let rate_status = admission.take_rate_status();
     drop(admission);

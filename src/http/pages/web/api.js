@@ -1,6 +1,6 @@
 // Requests to the gateway, and the live stream. Everything that the pages know comes through here.
 
-const base = location.pathname.startsWith('/me') ? '/me' : '/dashboard';
+const base = location.pathname.startsWith('/dashboard') ? '/dashboard' : '/me';
 
 export class ApiError extends Error {
   constructor(status, code, message) {

@@ -17,7 +17,7 @@ const BEGIN: &str = "-----BEGIN PRIVATE KEY-----";
 const END: &str = "-----END PRIVATE KEY-----";
 
 /// A private key.
-pub(super) enum Signer {
+pub enum Signer {
     Ec(EcdsaKeyPair),
     Ed(Ed25519KeyPair),
     Rsa(Box<RsaKeyPair>),
@@ -25,7 +25,7 @@ pub(super) enum Signer {
 
 impl Signer {
     /// Reads PKCS #8 in PEM. The error has nothing of the key.
-    pub(super) fn parse(pem: &str) -> Result<Self, &'static str> {
+    pub fn parse(pem: &str) -> Result<Self, &'static str> {
         let body = pem.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
         let (body, _) = body.ok_or("it is not PKCS #8 in PEM (`-----BEGIN PRIVATE KEY-----`)")?;
         let body: String = body.chars().filter(|c| !c.is_ascii_whitespace()).collect();
@@ -43,7 +43,7 @@ impl Signer {
     }
 
     /// Returns an assertion that `client` asks `audience`.
-    pub(super) fn assertion(
+    pub fn assertion(
         &self,
         client: &str,
         audience: &str,

@@ -3,23 +3,23 @@
 use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 
-/// The longest scope that a server may ask for.
-const SCOPE_LEN_MAX: usize = 256;
+use super::discovery::is_scope;
+
 const SCOPES_MAX: usize = 32;
 
 /// The wishes of a server that has refused a token.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::backend::http) struct Challenge {
-    pub(super) scopes: Vec<String>,
+pub struct Challenge {
+    pub scopes: Vec<String>,
     /// The address of the server's metadata.
-    pub(super) metadata: Option<Url>,
+    pub metadata: Option<Url>,
     error: Option<String>,
 }
 
 impl Challenge {
     /// Reads a refusal that another token may turn into an answer: 401, or 403 for want of scopes.
     /// Nothing was executed then.
-    pub(in crate::backend::http) fn read(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
+    pub fn read(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
         let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|it| it.to_str().ok());
         let challenge = values.into_iter().find_map(Self::parse);
         match status {
@@ -74,11 +74,7 @@ fn unquoted(text: &str) -> Option<(String, &str)> {
 }
 
 fn scopes(text: &str) -> Vec<String> {
-    let is_scope = |scope: &&str| {
-        (1..=SCOPE_LEN_MAX).contains(&scope.len())
-            && scope.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
-    };
-    text.split(' ').filter(is_scope).take(SCOPES_MAX).map(str::to_owned).collect()
+    text.split(' ').filter(|scope| is_scope(scope)).take(SCOPES_MAX).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
-use super::TokenError;
+use super::OAuthError;
 use super::challenge::Challenge;
 use crate::common::checked_address::{Allowed, CheckedResolver, system_lookup};
 use crate::common::error_chain::error_chain;
@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_LEN_MAX: usize = 64 * 1024;
 
-pub(super) struct Fetch {
+pub struct Fetch {
     configured: Client,
     /// For `https`: dials public addresses, and those that the operator allows.
     found: Client,
@@ -34,8 +34,10 @@ pub(super) struct Fetch {
 }
 
 impl Fetch {
-    pub(super) fn new(server: &Url, config: &UpstreamOAuth) -> reqwest::Result<Self> {
-        let configured = [Some(server), config.issuer.as_ref(), config.token_url.as_ref()];
+    /// Reads the system's CAs, so it may take a while. `server` is the address of the server, if
+    /// it has one.
+    pub fn new(server: Option<&Url>, config: &UpstreamOAuth) -> reqwest::Result<Self> {
+        let configured = [server, config.issuer.as_ref(), config.token_url.as_ref()];
         let origins = configured.into_iter().flatten().map(origin).collect();
         let allowed = Allowed::new(config.networks.clone());
         let lookup = system_lookup();
@@ -54,9 +56,9 @@ impl Fetch {
     }
 
     /// Returns the client for an address, if it may be dialled.
-    fn client(&self, url: &Url) -> Result<&Client, TokenError> {
+    fn client(&self, url: &Url) -> Result<&Client, OAuthError> {
         let host = url.host_str().unwrap_or_default();
-        let refuse = |why: &str| Err(TokenError::new(format!("the address of `{host}` {why}")));
+        let refuse = |why: &str| Err(OAuthError::new(format!("the address of `{host}` {why}")));
         if self.origins.contains(&origin(url)) {
             return Ok(&self.configured);
         }
@@ -79,17 +81,20 @@ impl Fetch {
         }
     }
 
+    /// Refuses an address for a person's browser that could not be dialled either: another scheme
+    /// than HTTP would be code.
+    pub fn check(&self, url: &Url) -> Result<(), OAuthError> {
+        self.client(url).map(drop)
+    }
+
     /// Fetches a JSON document; `None` if there is none.
-    pub(super) async fn document<T: DeserializeOwned>(
-        &self,
-        url: &Url,
-    ) -> Result<Option<T>, TokenError> {
+    pub async fn document<T: DeserializeOwned>(&self, url: &Url) -> Result<Option<T>, OAuthError> {
         let request = self.client(url)?.get(url.clone()).header(ACCEPT, "application/json");
         let (status, body) = self.send(url, request).await?;
         match status {
             StatusCode::OK => serde_json::from_slice(&body).map(Some).map_err(|_| {
                 let host = url.host_str().unwrap_or_default();
-                TokenError::new(format!("the metadata of `{host}` cannot be read"))
+                OAuthError::new(format!("the metadata of `{host}` cannot be read"))
             }),
             status if status.is_client_error() => Ok(None),
             status => Err(unexpected(url, status)),
@@ -97,42 +102,42 @@ impl Fetch {
     }
 
     /// Returns the challenge of a server to a request without a token.
-    pub(super) async fn challenge(&self, server: &Url) -> Option<Challenge> {
+    pub async fn challenge(&self, server: &Url) -> Option<Challenge> {
         let response = self.configured.get(server.clone()).send().await.ok()?;
         response.headers().get(WWW_AUTHENTICATE)?;
         Challenge::read(response.status(), response.headers())
     }
 
     /// Posts a request that was made by [`Self::post`].
-    pub(super) async fn send(
+    pub async fn send(
         &self,
         url: &Url,
         request: RequestBuilder,
-    ) -> Result<(StatusCode, Vec<u8>), TokenError> {
+    ) -> Result<(StatusCode, Vec<u8>), OAuthError> {
         let host = url.host_str().unwrap_or_default();
         let failed = |error: reqwest::Error| {
             let causes = error_chain(&error.without_url());
-            TokenError::new(format!("a request to `{host}` failed: {causes}"))
+            OAuthError::new(format!("a request to `{host}` failed: {causes}"))
         };
         let mut response: Response = request.send().await.map_err(failed)?;
         let mut body = vec![];
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > BODY_LEN_MAX {
-                return Err(TokenError::new(format!("the answer of `{host}` is too long")));
+                return Err(OAuthError::new(format!("the answer of `{host}` is too long")));
             }
             body.extend_from_slice(&chunk);
         }
         Ok((response.status(), body))
     }
 
-    pub(super) fn post(&self, url: &Url) -> Result<RequestBuilder, TokenError> {
+    pub fn post(&self, url: &Url) -> Result<RequestBuilder, OAuthError> {
         Ok(self.client(url)?.post(url.clone()).header(ACCEPT, "application/json"))
     }
 }
 
-pub(super) fn unexpected(url: &Url, status: StatusCode) -> TokenError {
+pub fn unexpected(url: &Url, status: StatusCode) -> OAuthError {
     let host = url.host_str().unwrap_or_default();
-    TokenError::new(format!("`{host}` answered with the HTTP status {}", status.as_u16()))
+    OAuthError::new(format!("`{host}` answered with the HTTP status {}", status.as_u16()))
 }
 
 fn client() -> ClientBuilder {
