@@ -57,8 +57,8 @@ async fn of_100_tenants_each_token_is_refreshed_once_and_seen_by_its_server_alon
 
     // Errors, too.
     server.refuse_everything(Some(500));
-    for api in &callers {
-        said += &format!("{:?}", api.call("web", "echo", json!({"text": "x"})).await);
+    for (api, name) in callers.iter().zip(&names) {
+        said += &format!("{:?}", api.call("web", "echo", json!({"text": name})).await);
         said += &api.get("/v1/servers/web/connect").await.text();
         said += &api.get("/v1/servers").await.text();
     }
