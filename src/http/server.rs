@@ -108,8 +108,9 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Serves one connection until its end, and that of its streams. Tells a client to leave when its time is over, or for
-/// another reason (by GOAWAY over HTTP/2), and serves its open requests to their end.
+/// Serves one connection until its end, and that of its streams. Tells a client to leave when its
+/// time is over, or for another reason (by GOAWAY over HTTP/2), and serves its open requests to
+/// their end.
 pub(super) async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     admitted: &Admitted,

@@ -28,8 +28,7 @@ fn the_defaults_are_those_that_are_documented() {
     assert_eq!(config.header_timeout, Duration::from_secs(10));
     assert_eq!(config.drain_delay, Duration::ZERO);
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
-    assert_eq!(config.max_body, 1 << 20);
-    assert_eq!(config.max_response, 16 << 20);
+    assert_eq!((config.max_body, config.max_response), (1 << 20, 16 << 20));
     assert_eq!(config.limits.unsent_per_tenant, 32 << 20);
     assert_eq!(config.limits.unsent, 128 << 20);
     let expected = ServerConfig {
@@ -64,6 +63,8 @@ fn the_defaults_are_those_that_are_documented() {
         attempt_timeout: None,
         pin: false,
         validate: false,
+        tasks: false,
+        task_after: Duration::from_secs(5),
     };
     assert_eq!(config.servers["a"], expected);
     let far = Setup::toml("[servers.far]\nurl = \"https://far.example/mcp\"").load();
@@ -196,6 +197,8 @@ fn every_key_of_a_file_is_used() {
         retry = "safe"
         attempt_timeout = "2s"
         validate = true
+        tasks = true
+        task_after = "4s"
         pin = true
         [servers.far]
         url = "https://far.example/mcp?x=1"
@@ -272,6 +275,8 @@ fn every_key_of_a_file_is_used() {
         attempt_timeout: Some(secs(2)),
         pin: true,
         validate: true,
+        tasks: true,
+        task_after: secs(4),
     };
     let far = Upstream {
         transport: UrlTransport::Auto,
