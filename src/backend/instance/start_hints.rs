@@ -162,8 +162,10 @@ pub(super) fn of_url(error: &HandshakeError, upstream: &Upstream) -> Option<Stri
                 path_advice(&upstream.url)
             ),
         }),
+        // The older transport fails before it sends anything, and says itself what is wrong.
         HandshakeError::Failed(RequestError::Closed {
-            reason: CloseReason::Protocol(_), ..
+            reason: CloseReason::Protocol(_),
+            written: true,
         }) => Some(format!("{error}, after POST {url}, {}", no_server_at(&upstream.url))),
         HandshakeError::Failed(RequestError::Closed { reason: CloseReason::Lost(_), .. }) => {
             Some(format!("{error} before it answered to POST {url}: is an MCP server there?"))
