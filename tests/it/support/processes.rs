@@ -57,18 +57,18 @@ fn parent_of(pid: i32) -> Option<i32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// The variables a process was started with.
+/// The variables a process was started with; none of one that has ended.
 pub fn environment_of(pid: i32) -> Vec<String> {
     words_of(pid, "environ")
 }
 
-/// The arguments a process was started with.
+/// The arguments a process was started with; none of one that has ended.
 pub fn arguments_of(pid: i32) -> Vec<String> {
     words_of(pid, "cmdline")
 }
 
 fn words_of(pid: i32, file: &str) -> Vec<String> {
-    let words = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let words = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     words.split_terminator('\0').map(str::to_owned).collect()
 }
 
