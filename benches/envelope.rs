@@ -10,7 +10,7 @@ use trunkline::backend::connection::request_ids::{IdSource, RequestIds};
 use trunkline::protocol::jsonrpc::{RawObject, decode};
 use trunkline::protocol::mcp::ProtocolVersion;
 use trunkline::protocol::mcp::requests::{CallMeta, Dialect};
-use trunkline::protocol::mcp::results::ResultHead;
+use trunkline::protocol::mcp::results::{AskedTypes, ResultHead};
 
 fn response(text_len: usize) -> String {
     let result = tool_result(text_len);
@@ -36,7 +36,7 @@ fn answers(criterion: &mut Criterion) {
         });
         let result = tool_result(text_len);
         group.bench_function(format!("kind of result, {name}"), |bencher| {
-            bencher.iter(|| ResultHead::read(black_box(&result), false));
+            bencher.iter(|| ResultHead::read(black_box(&result), AskedTypes::default()));
         });
     }
     group.finish();

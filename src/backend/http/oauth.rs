@@ -120,7 +120,7 @@ impl TokenSources {
             return Ok(Some(source.clone()));
         }
         let provider = Provider::new(url, config)?;
-        let source = Arc::new(TokenSource::new(TokenGrant::Gateway(provider)));
+        let source = Arc::new(TokenSource::new(TokenGrant::Gateway(Box::new(provider))));
         // The others are of servers that are gone.
         all.retain(|source| Arc::strong_count(source) > 1);
         all.push(source.clone());
@@ -140,7 +140,7 @@ impl From<provider::SetupError> for SetupError {
 /// The right by which tokens are asked for.
 enum TokenGrant {
     /// The gateway's own credentials.
-    Gateway(Provider),
+    Gateway(Box<Provider>),
     /// The consent of a tenant.
     Tenant(TenantGrant),
 }
