@@ -9,8 +9,8 @@ from typing import Any
 import schemathesis
 
 CALLS = r"POST /v1/servers/.*/tools/.*"
-# The operation that is not of one tool says nothing about arguments.
-ANY_TOOL = r"POST /v1/servers/\{server\}/tools/\{tool\}"
+# The operations that are not of one tool say nothing about arguments.
+ANY_TOOL = r"POST (/v1|/admin/v1/tenants/\{tenant\})/servers/\{server\}/tools/\{tool\}"
 MCP = re.compile(r"POST /(servers/\{server\}/|toolsets/\{toolset\}/)?mcp(/.*)?")
 # Operations, and how the refusal begins.
 REFUSALS = [
