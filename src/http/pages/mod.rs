@@ -39,7 +39,7 @@ const OPERATORS_VERBS: &[(Method, &str)] = &[
     (Method::POST, "/dashboard/admin/v1/tenants/{tenant}/servers/{server}/tools/{tool}"),
 ];
 
-/// The same of a tenant's page.
+/// The changes that a tenant's page may make.
 const TENANTS_VERBS: &[(Method, &str)] = &[(Method::POST, "/me/v1/servers/{server}/tools/{tool}")];
 
 /// Returns the routes of the operators' page.
