@@ -17,6 +17,9 @@ const IDLE_MAX: Duration = Duration::from_secs(120);
 const UNAUTHENTICATED_IDLE_MAX: Duration = Duration::from_secs(12);
 /// The same once the client has been told to leave: time enough for its last frames.
 const LEAVING_IDLE_MAX: Duration = Duration::from_secs(5);
+/// The time without a request after which a connection over HTTP/1 is idle. Between the usual
+/// intervals of calls, so that buffers are not given back and taken for each.
+const IDLE_AFTER: Duration = Duration::from_secs(5);
 /// Pings and settings of HTTP/2 are shorter than this, and are no use of a connection.
 const CONTROL_FRAMES_MAX: usize = 64;
 /// Marks that no head is arriving.
@@ -49,6 +52,8 @@ pub(crate) struct Activity {
     is_http2: AtomicBool,
     is_authenticated: AtomicBool,
     is_leaving: AtomicBool,
+    /// True while the client does not take all that is written.
+    is_blocked: AtomicBool,
 }
 
 impl Activity {
@@ -66,6 +71,7 @@ impl Activity {
             is_http2: AtomicBool::new(false),
             is_authenticated: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
+            is_blocked: AtomicBool::new(false),
         }
     }
 
@@ -112,6 +118,11 @@ impl Activity {
         self.progress();
     }
 
+    /// Notes whether the client takes what is written.
+    pub(crate) fn set_blocked(&self, is: bool) {
+        self.is_blocked.store(is, Ordering::Relaxed);
+    }
+
     /// Returns true while a head is arriving, and before the first one.
     pub(crate) fn is_in_head(&self) -> bool {
         self.head.load(Ordering::Relaxed) != NO_HEAD
@@ -145,6 +156,22 @@ impl Activity {
         }
     }
 
+    /// Waits until nothing has been under way for a while.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let now = Instant::now();
+            let is_blocked = self.is_blocked.load(Ordering::Relaxed);
+            let idle_at = match self.is_busy() || self.is_in_head() || is_blocked {
+                true => now + IDLE_AFTER,
+                false => self.epoch + Duration::from_millis(self.last()) + IDLE_AFTER,
+            };
+            if idle_at <= now {
+                return;
+            }
+            sleep_until(idle_at).await;
+        }
+    }
+
     /// Returns when the connection will have used up its time, if nothing happens until then.
     fn limit(&self) -> Option<Instant> {
         if self.handlers.load(Ordering::Relaxed) > 0 {
@@ -167,7 +194,8 @@ impl Activity {
         }
     }
 
-    fn bytes_read(&self) {
+    /// Notes that bytes have come: a head, if no request is open.
+    pub(crate) fn bytes_read(&self) {
         let is_http1 = !self.is_http2.load(Ordering::Relaxed);
         if is_http1 && self.handlers.load(Ordering::Relaxed) == 0 && !self.is_in_head() {
             self.head.store(millis_since(self.epoch), Ordering::Relaxed);

@@ -14,8 +14,9 @@
 //! held, the holder of the most gives one up.
 //!
 //! A lock is taken when a connection is opened, closed, held first, used by a second tenant first,
-//! and when its memory changes: with its first bytes, with its first long read, with a long head
-//! that has no end, and when its open requests take twice what was counted for them, or an eighth.
+//! and when its memory changes: when it begins or ceases to be idle, with its first long read, with
+//! a long head that has no end, and when its open requests take twice what was counted for them, or
+//! an eighth.
 //! Other requests read atomics of their own connection only.
 
 pub(super) mod activity;
@@ -200,7 +201,7 @@ impl Connections {
             tenant: OnceLock::new(),
             rank: AtomicU64::new(0),
             size: AtomicUsize::new(table.size_of_new()),
-            buffers: AtomicUsize::new(memory::NEW),
+            buffers: AtomicUsize::new(memory::BARE),
             requests: AtomicUsize::new(0),
         });
         table.insert(connection.clone());
@@ -290,7 +291,7 @@ impl Connection {
         self.rank.store(time, Ordering::Relaxed);
     }
 
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         self.size.load(Ordering::Relaxed)
     }
 
@@ -352,6 +353,13 @@ impl Admitted {
             self.connections.resize(&self.connection);
         }
         open
+    }
+
+    /// Notes that the connection has given its buffers back.
+    pub(super) fn idle(&self) {
+        if self.connection.set_buffers(memory::BARE) | self.connection.update_requests() {
+            self.connections.resize(&self.connection);
+        }
     }
 
     /// Follows the memory that the connection takes, by what arrives on its stream.

@@ -11,7 +11,7 @@ use super::queue::Queue;
 use super::{Connection, Holder, ShareUsed, State, memory};
 
 /// The most bytes of all connections together, as `memory` estimates them.
-pub(super) const BYTES_MAX: usize = 128 * 1024 * 1024;
+pub(super) const BYTES_MAX: usize = 96 * 1024 * 1024;
 /// So much of the room is given up before it is needed: newcomers that come fast do not wait for
 /// one eviction each.
 const SPARE_PART: usize = 64;
@@ -79,7 +79,7 @@ impl Table {
 
     /// Returns the size of a connection of which nothing has arrived.
     pub(super) fn size_of_new(&self) -> usize {
-        self.size_min.max(memory::NEW)
+        self.size_min.max(memory::BARE)
     }
 
     /// Returns true if there is room for one more connection now.

@@ -11,9 +11,11 @@ mod frames;
 mod header_block;
 
 use self::frames::Frames;
+use crate::http::socket::PREFACE;
 
-/// The task, its timers and the entries in tables, before anything has arrived.
-pub(super) const NEW: usize = 8 * 1024;
+/// The task, its timers and the entries in tables: before anything has arrived, and while a
+/// connection over HTTP/1 is idle.
+pub(super) const BARE: usize = 6 * 1024;
 /// A new connection and the buffers for a short request and its response.
 const HTTP1: usize = 24 * 1024;
 const HTTP2: usize = 32 * 1024;
@@ -25,8 +27,6 @@ const LONG_READ: usize = 16 * 1024;
 const HEAD_STEP: usize = 16 * 1024;
 /// The buffer that an entry of the header table may keep.
 const PINNED_BUFFER: usize = 16 * 1024;
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The memory of one connection, as far as its client decides.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Meter {
         self.has_long_read |= longest > SHORT;
         let long_read = if self.has_long_read { LONG_READ } else { 0 };
         match &self.protocol {
-            Protocol::Unknown(_) => NEW,
+            Protocol::Unknown(_) => BARE,
             Protocol::Http1 => HTTP1 + long_read,
             Protocol::Http2(frames) => HTTP2 + long_read + of_heads(frames),
         }

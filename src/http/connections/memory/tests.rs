@@ -32,7 +32,7 @@ fn read(meter: &mut Meter, bytes: &[u8], part: usize) -> usize {
 
 fn http2() -> Meter {
     let mut meter = Meter::default();
-    assert_eq!(meter.read(&PREFACE[..20], true), NEW);
+    assert_eq!(meter.read(&PREFACE[..20], true), BARE);
     assert_eq!(meter.read(&PREFACE[20..], true), HTTP2);
     meter
 }
@@ -46,11 +46,11 @@ fn after(bytes: &[u8]) -> usize {
 
 #[test]
 fn the_protocol_is_found_by_the_first_bytes() {
-    for (first, expected) in [("G", HTTP1), ("P", NEW), ("PRI * HTTP/1.1", HTTP1), ("", NEW)] {
+    for (first, expected) in [("G", HTTP1), ("P", BARE), ("PRI * HTTP/1.1", HTTP1), ("", BARE)] {
         assert_eq!(Meter::default().read(first.as_bytes(), true), expected, "{first:?}");
     }
     let mut meter = Meter::default();
-    assert_eq!(meter.read(b"P", true), NEW);
+    assert_eq!(meter.read(b"P", true), BARE);
     assert_eq!(meter.read(b"OST / HTTP/1.1\r\n", true), HTTP1);
 }
 

@@ -24,8 +24,9 @@ use tokio_util::sync::CancellationToken;
 use super::ListenerUnsent;
 use crate::common::byte_budget::{ByteBudget, TenantBytes};
 use crate::http::auth::origin::Routes;
+use crate::http::connection::serve_connection;
 use crate::http::connections::Connections;
-use crate::http::server::{ConnectionBounds, serve_connection};
+use crate::http::server::ConnectionBounds;
 use crate::telemetry::metrics::Metrics;
 
 const LARGE: usize = 100_000;

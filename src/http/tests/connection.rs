@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::*;
 use crate::common::byte_budget::ByteBudget;
 use crate::common::ids::TenantId;
-use crate::http::connections::ConnectionHandle;
+use crate::http::connections::{ConnectionBounds, ConnectionHandle, Connections};
 use crate::http::unsent::ListenerUnsent;
 use crate::telemetry::metrics::Metrics;
 
@@ -22,6 +22,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Serves one connection; returns the client's end. `/wait` takes ten minutes; `/key`
 /// authenticates; `/refuse` reads no body.
 async fn served() -> DuplexStream {
+    served_with(64 * 1024).await.0
+}
+
+/// Serves one connection with so much room for bytes on their way. Returns the client's end, and a
+/// way to learn for how many bytes the connection counts.
+async fn served_with(room: usize) -> (DuplexStream, impl Fn() -> usize) {
     let routes = Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/refuse", post(async || StatusCode::NOT_FOUND))
@@ -32,11 +38,13 @@ async fn served() -> DuplexStream {
                 connection.used_by(&TenantId::testing("a")).is_ok().to_string()
             }),
         );
-    let bounds = ConnectionBounds { all: 4, per_peer: None, head_timeout: Duration::from_secs(10) };
+    let bounds =
+        ConnectionBounds { all: 16_384, per_peer: None, head_timeout: Duration::from_secs(10) };
     let connections = Connections::new(bounds, Metrics::new().connections("callers"));
     let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let admitted = connections.admit(peer, &CancellationToken::new()).await.unwrap();
-    let (ours, theirs) = duplex(64 * 1024);
+    let (ours, theirs) = duplex(room);
+    let connection = admitted.connection.clone();
     let budget = ByteBudget::new(1 << 20, 4 << 20);
     let ended = Metrics::new().stuck_responses();
     let unsent = ListenerUnsent { nobody: budget.tenant(), operators: budget.tenant(), ended };
@@ -44,7 +52,7 @@ async fn served() -> DuplexStream {
         let (routes, abort) = (Routes::new(routes, None, unsent), CancellationToken::new());
         serve_connection(ours, &admitted, routes, abort).await;
     });
-    theirs
+    (theirs, move || connection.size())
 }
 
 /// Serves one HTTP/2 connection.
@@ -140,4 +148,73 @@ async fn a_connection_with_an_unread_body_says_that_it_closes() {
         assert_eq!(elapsed.as_secs(), wait.as_secs(), "{response}");
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "the connection is closed");
     }
+}
+
+/// Sends this, and returns the status of the answer to it.
+async fn get_over(client: &mut DuplexStream, request: &str) -> String {
+    client.write_all(request.as_bytes()).await.unwrap();
+    answer(client).await
+}
+
+/// Reads an answer with the body `ok`. Returns its first line.
+async fn answer(client: &mut DuplexStream) -> String {
+    let mut answer = vec![];
+    while !answer.ends_with(b"ok") {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "an end without an answer");
+    }
+    String::from_utf8(answer).unwrap().lines().next().unwrap().to_owned()
+}
+
+const HEALTHZ: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+const OK: &str = "HTTP/1.1 200 OK";
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_gives_its_memory_back_and_answers_again() {
+    let (mut client, size) = served_with(64 * 1024).await;
+    let mut sizes = vec![size()];
+    for _ in 0..3 {
+        assert_eq!(get_over(&mut client, HEALTHZ).await, OK);
+        sizes.push(size());
+        sleep(Duration::from_secs(8)).await;
+        sizes.push(size());
+    }
+    let (bare, used) = (sizes[0], sizes[1]);
+    assert!(bare < used);
+    assert_eq!(sizes[1..], [used, bare, used, bare, used, bare]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_that_came_early_is_lost_while_a_connection_is_idle() {
+    let mut client = served().await;
+    // Nine bytes of a head come with the request before it, and a half before the rest.
+    let (with_it, rest) = HEALTHZ.split_at(9);
+    let (half, end) = rest.split_at(9);
+    assert_eq!(get_over(&mut client, &format!("{HEALTHZ}{with_it}")).await, OK);
+    for part in [half, end] {
+        sleep(Duration::from_secs(6)).await;
+        client.write_all(part.as_bytes()).await.unwrap();
+    }
+    assert_eq!(answer(&mut client).await, OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_answer_is_not_taken_is_not_idle() {
+    let (mut client, size) = served_with(16).await;
+    let bare = size();
+    client.write_all(HEALTHZ.as_bytes()).await.unwrap();
+    sleep(Duration::from_secs(8)).await;
+    assert!(size() > bare, "a part of the answer waits in its buffer");
+    assert_eq!(answer(&mut client).await, OK);
+    sleep(Duration::from_secs(8)).await;
+    assert_eq!(size(), bare);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http2_does_not_come_after_http1() {
+    let mut client = served().await;
+    assert_eq!(get_over(&mut client, HEALTHZ).await, OK);
+    sleep(Duration::from_secs(8)).await;
+    client.write_all(crate::http::socket::PREFACE).await.unwrap();
+    // Its frames would count for less than they take.
+    assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "the connection is closed");
 }
