@@ -145,15 +145,28 @@ pub enum Place {
 }
 
 impl Place {
-    /// Returns the place of a byte in a file's text.
-    pub(super) fn in_file(path: &Arc<str>, text: &str, offset: usize) -> Self {
-        let before = text.as_bytes().iter().take(offset);
-        Self::File { path: path.clone(), line: before.filter(|&&byte| byte == b'\n').count() + 1 }
-    }
-
     /// Returns an error about the setting at this place.
     pub(super) fn error(&self, problem: impl Into<String>) -> ConfigError {
         ConfigError::Invalid { place: self.clone(), problem: problem.into() }
+    }
+}
+
+/// The lines of a file. Their ends are looked for once: a file may have thousands of settings.
+pub(super) struct Lines {
+    path: Arc<str>,
+    /// Where lines end, in bytes.
+    ends: Vec<usize>,
+}
+
+impl Lines {
+    pub(super) fn of(path: &Arc<str>, text: &str) -> Self {
+        Self { path: path.clone(), ends: memchr::memchr_iter(b'\n', text.as_bytes()).collect() }
+    }
+
+    /// Returns the place of a byte of the text.
+    pub(super) fn place(&self, offset: usize) -> Place {
+        let before = self.ends.partition_point(|end| *end < offset);
+        Place::File { path: self.path.clone(), line: before + 1 }
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, Mistakes, Place};
+use super::error::{ConfigError, Lines, Mistakes, Place};
 use super::quotes;
 
 pub(super) type Table = BTreeMap<String, Node>;
@@ -141,7 +141,8 @@ impl Value {
 /// Parses the text of a TOML file. Quotes that are missing are mistakes, and are added, so that the
 /// mistakes behind them are found in the same run.
 pub(super) fn parse_toml(path: &Arc<str>, text: &str) -> Result<(Table, Mistakes), ConfigError> {
-    let place = |offset| Place::in_file(path, text, offset);
+    let lines = Lines::of(path, text);
+    let place = |offset| lines.place(offset);
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut mistakes = Mistakes::default();
     if errors.is_empty() {
@@ -173,8 +174,8 @@ pub(super) fn parse_toml(path: &Arc<str>, text: &str) -> Result<(Table, Mistakes
     let mended = mended.join("\n");
     match DeTable::parse(&mended) {
         Ok(table) => {
-            let place = |offset| Place::in_file(path, &mended, offset);
-            Ok((table_from_toml(table.into_inner(), &place), mistakes))
+            let lines = Lines::of(path, &mended);
+            Ok((table_from_toml(table.into_inner(), &|offset| lines.place(offset)), mistakes))
         }
         Err(_) => mistakes.or(None),
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use toml::de::DeTable;
 
-use crate::config::error::{ConfigError, Place};
+use crate::config::error::{ConfigError, Lines, Place};
 use crate::config::tree::{Node, Table, Value};
 
 const CHECKED: &str = "checked by the JSON parser";
@@ -14,7 +14,8 @@ const CHECKED: &str = "checked by the JSON parser";
 /// Parses a file whose root is an object. Returns the place of its beginning, too.
 pub(super) fn parse(path: &Arc<str>, text: &str) -> Result<(Table, Place), ConfigError> {
     let text = plain_json(text.strip_prefix('\u{feff}').unwrap_or(text));
-    let place = |offset| Place::in_file(path, &text, offset);
+    let lines = Lines::of(path, &text);
+    let place = |offset| lines.place(offset);
     // Checks syntax and depth first, since `node` is recursive.
     if let Err(error) = serde_json::from_str::<serde_json::Value>(&text) {
         let place = Place::File { path: path.clone(), line: error.line() };
