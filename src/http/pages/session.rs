@@ -30,7 +30,7 @@ static SESSION: HeaderName = HeaderName::from_static("trunkline-session");
 pub(super) const VALID_FOR: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// A live page, and with it the kind of its sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Page {
     Operators,
     Tenants,

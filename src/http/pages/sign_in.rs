@@ -30,7 +30,8 @@ use crate::http::state::AppState;
 
 /// How often streams of a link's session look whether there is an administrator's key.
 pub(super) const RETRY_LINK_CHECK: Duration = Duration::from_secs(1);
-/// Attempts to sign in from one address: a minute, and at once.
+/// Attempts to sign in to one page from one address: a minute, and at once. A flood at the page of
+/// tenants, behind the same load balancer, keeps no operator out of the other one.
 const PER_MINUTE: NonZeroU32 = NonZeroU32::new(20).expect("more than 0");
 const AT_ONCE: NonZeroU32 = NonZeroU32::new(10).expect("more than 0");
 /// Addresses that are remembered. Idle ones are forgotten beyond this.
@@ -39,7 +40,7 @@ const BODY_MAX: usize = 1024;
 
 /// Bounds how often somebody tries to sign in, and keeps the link that `serve` prints.
 pub(crate) struct SignIn {
-    rate: DefaultKeyedRateLimiter<IpAddr>,
+    rate: DefaultKeyedRateLimiter<(Page, IpAddr)>,
     /// Good for one session.
     link: Mutex<Option<String>>,
 }
@@ -73,11 +74,11 @@ impl SignIn {
         self.link.lock().take_if(is_it).is_some()
     }
 
-    fn admits(&self, address: IpAddr) -> bool {
+    fn admits(&self, page: Page, address: IpAddr) -> bool {
         if self.rate.len() > ADDRESSES_MAX {
             self.rate.retain_recent();
         }
-        self.rate.check_key(&address).is_ok()
+        self.rate.check_key(&(page, address)).is_ok()
     }
 }
 
@@ -90,7 +91,7 @@ pub(super) async fn sign_in(
     let (parts, body) = request.into_parts();
     guard::check_page_request(&app, page, &parts)?;
     let address = parts.extensions.get::<ConnectionHandle>().map(ConnectionHandle::address);
-    if address.is_some_and(|address| !app.sign_in.admits(address)) {
+    if address.is_some_and(|address| !app.sign_in.admits(page, address)) {
         return Ok(too_often());
     }
     let body = body::read(body, BODY_MAX, Instant::now() + body::TIMEOUT).await?;
@@ -195,8 +196,9 @@ mod tests {
     fn an_address_has_a_rate_and_a_flood_of_addresses_is_forgotten() {
         let sign_in = SignIn::default();
         let address = |last: u32| IpAddr::from(last.to_be_bytes());
-        let admitted = (0..100).filter(|_| sign_in.admits(address(1))).count();
+        let admitted = (0..100).filter(|_| sign_in.admits(Page::Tenants, address(1))).count();
         assert!((10..=12).contains(&admitted), "{admitted}");
-        assert!(sign_in.admits(address(2)));
+        assert!(sign_in.admits(Page::Tenants, address(2)));
+        assert!(sign_in.admits(Page::Operators, address(1)), "the other page is not kept");
     }
 }
