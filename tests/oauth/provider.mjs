@@ -1,9 +1,10 @@
 // An authorization server (node-oidc-provider). Two clients get tokens of their own; people sign in
 // to it under any name (its development pages), and clients register themselves.
-// provider.mjs PORT RESOURCE JWK: prints a line for each token.
+// provider.mjs PORT RESOURCE JWK FILE: prints a line for each token, and writes its value to FILE.
+import { appendFileSync } from "node:fs";
 import { Provider } from "oidc-provider";
 
-const [port, resource, jwk] = process.argv.slice(2);
+const [port, resource, jwk, given] = process.argv.slice(2);
 const client = {
   grant_types: ["client_credentials"],
   redirect_uris: [],
@@ -46,6 +47,13 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
       },
     },
   },
+});
+provider.use(async (ctx, next) => {
+  await next();
+  if (ctx.path !== "/token") return;
+  for (const token of [ctx.body?.access_token, ctx.body?.refresh_token]) {
+    if (token) appendFileSync(given, `${token}\n`);
+  }
 });
 provider.on("client_credentials.issued", (token) => console.log(`token ${token.clientId} ${token.scope}`));
 provider.on("access_token.issued", (token) => console.log(`token ${token.accountId} ${token.scope}`));

@@ -27,7 +27,7 @@ const RENEW_BEFORE: Duration = Duration::from_secs(60);
 /// After a failure, no request for a token is made for so long.
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
 /// A refused token that is younger is not replaced, unless other scopes are asked for: the server
-/// would refuse the next one, too.
+/// would refuse the next one, too. Half of a short life counts as long.
 const REPLACED_AFTER: Duration = Duration::from_secs(5);
 /// The most scopes that servers may ask for, beside the configured ones.
 const ASKED_SCOPES_MAX: usize = 32;
@@ -70,6 +70,13 @@ impl Token {
 
     fn is_valid(&self, now: Instant) -> bool {
         self.expires.is_none_or(|expires| now < expires)
+    }
+
+    /// Returns whether another one may do if the server refuses this one.
+    fn is_replaceable(&self) -> bool {
+        let life = self.expires.map(|expires| expires.saturating_duration_since(self.obtained));
+        let after = life.map_or(REPLACED_AFTER, |life| REPLACED_AFTER.min(life / 2));
+        self.obtained.elapsed() >= after
     }
 
     /// Returns whether it is time for the next one.
@@ -212,7 +219,7 @@ impl TokenSource {
         if state.token.as_ref().is_some_and(|current| !Arc::ptr_eq(current, refused)) {
             return Ok(true);
         }
-        let may_help = asks_more || refused.obtained.elapsed() >= REPLACED_AFTER;
+        let may_help = asks_more || refused.is_replaceable();
         if may_help {
             state.token = None;
             state.refused = Some(refused.version);
