@@ -28,6 +28,8 @@
 //! - [`common`]: used by all, uses nobody
 //! - [`std_server`]: the bundled MCP server
 
+// Futures of connections hold the HTTP clients that ask for tokens, many types deep.
+#![recursion_limit = "256"]
 // A macro that prints panics without a reader, and waits for one that does not read. Commands have
 // `cli::output` and `telemetry::logging::print_line`.
 #![cfg_attr(not(test), warn(clippy::print_stderr, clippy::print_stdout))]

@@ -62,7 +62,7 @@ pub struct Environment {
     pub pins: Arc<Pins>,
     pub events: Events,
     /// Access tokens for servers that want OAuth.
-    pub(super) tokens: Arc<TokenSources>,
+    pub(crate) tokens: Arc<TokenSources>,
     /// Access tokens of tenants that have connected themselves.
     pub connections: Option<Arc<Connections>>,
     /// Runs long computations.

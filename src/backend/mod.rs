@@ -41,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use self::changes::Changes;
 use self::changes::recipients::Recipients;
 pub use self::environment::Environment;
+pub(crate) use self::http::oauth::{CallerTokens, TokenError, TokenSource};
 use self::instance::pool::{Down, InstancePermit, InstanceStatus, Pool, Uses};
 use self::queue::{Queue, QueueOptions, SlotPermit};
 use self::retry_budget::RetryBudgets;

@@ -205,6 +205,9 @@ impl Calls {
         request: CallRequest,
         mode: Mode,
     ) -> Result<Ticket, Refusal> {
+        if mode == Mode::WhenPermitted && request.server.wants_caller_tokens() {
+            return Err(Refusal::NoTokenLater { server: request.server.id().to_string() });
+        }
         let tenant = caller.tenant.id.clone();
         let scope = request.key.as_ref().map(|key| {
             let scope = Scope::new(&tenant, request.server.id(), &request.tool, key);

@@ -67,6 +67,11 @@ pub enum Refusal {
          `trunkline callback-secret create`"
     )]
     NoCallbackSecret,
+    #[error(
+        "server `{server}` is called in the name of its caller, and a call that is answered later \
+         has no token of its caller: call it without `Prefer: respond-async`"
+    )]
+    NoTokenLater { server: String },
     #[error("there is no call with this id")]
     NoSuchCall,
 }
@@ -90,6 +95,7 @@ impl Refusal {
             Self::CallbackUrl(_) => "invalid_request",
             Self::CallbackHost { .. } => "forbidden",
             Self::NoCallbackSecret => "secret_missing",
+            Self::NoTokenLater { .. } => "token_required",
             Self::NoSuchCall => "not_found",
         }
     }

@@ -84,6 +84,12 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 &format!("\n{server} was not started: tenants connect themselves to it (OAuth)\n");
             continue;
         }
+        if config.wants_caller_tokens() {
+            left_out += &format!(
+                "\n{server} was not started: it is called in the name of callers (OAuth)\n"
+            );
+            continue;
+        }
         let secrets = wanted(&config);
         if !secrets.is_empty() {
             let secrets = secrets.join("`, `");

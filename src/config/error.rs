@@ -45,6 +45,11 @@ pub enum ConfigError {
     },
     #[error("tenants connect themselves to server `{server}` (OAuth): set {setting}")]
     NoConnections { server: ServerId, setting: &'static str },
+    #[error(
+        "server `{server}` is called in the name of callers (OAuth), and no identity provider's \
+         tokens are accepted: set `[auth.oauth]`"
+    )]
+    NoCallerTokens { server: ServerId },
     /// More than one mistake, in the order of their places.
     #[error("{}", in_lines(.0))]
     Several(Vec<Self>),

@@ -56,7 +56,7 @@ pub use difference::Difference;
 pub use error::{ConfigError, Place};
 pub use kind::duration;
 pub use mcp_file::{Found, FoundServer, LeftOut, LeftOutReason, servers_of_client};
-pub use oauth::{Grant, OAuth, UpstreamOAuth};
+pub use oauth::{Grant, IdentityProvider, OAuth, SubjectType, UpstreamOAuth};
 pub use otel::{Batching, Otel, OtlpTarget, Sampling};
 pub use reference::reference;
 pub use secret::{MissingSecret, Secrets, Template};

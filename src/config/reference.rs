@@ -1,7 +1,7 @@
 //! Renders the reference page: every setting with its default, what is allowed, and its sentence.
 
 use super::difference::RELOADED;
-use super::oauth::{OAuth, UpstreamOAuth};
+use super::oauth::{IdentityProvider, OAuth, UpstreamOAuth};
 use super::section::{Section, Settings};
 use super::server::{ChildLimits, Program, Recycle, Sandbox, ServerConfig, Upstream};
 use super::settings::{
@@ -32,6 +32,7 @@ pub(super) static SECTIONS: &[Section] = &[
     Sandbox::SECTION,
     Upstream::SECTION,
     UpstreamOAuth::SECTION,
+    IdentityProvider::SECTION,
     Recycle::SECTION,
     ToolsetConfig::SECTION,
     ToolOverride::SECTION,

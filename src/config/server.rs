@@ -13,7 +13,7 @@ use super::secret::{HEADER, TEMPLATE};
 use super::section::section;
 use super::tree::Node;
 use super::web::HOSTS;
-use super::{Grant, Host, Place, Sources, Template, UpstreamOAuth, reader, url};
+use super::{Host, Place, Sources, Template, UpstreamOAuth, reader, url};
 use crate::common::policy::Rate;
 
 /// The longest deadline that a caller may name, unless the operator says otherwise.
@@ -143,6 +143,8 @@ section! {
         limits: ChildLimits = {}, Kind::Section(&ChildLimits::SECTION);
         /// Restrictions on the program's actions. Unset: none.
         sandbox: Option<Sandbox>, Kind::Section(&Sandbox::SECTION);
+        /// Access tokens that the gateway gets for the program, and keeps in a file. Unset: none.
+        oauth: Option<Box<UpstreamOAuth>>, Kind::Section(&UpstreamOAuth::SECTION);
     }
 }
 
@@ -343,19 +345,6 @@ impl ServerConfig {
     /// Returns the longest time that any call may take.
     pub fn longest_call(&self) -> Duration {
         self.usual_call().max(self.max_deadline())
-    }
-
-    /// Returns how the gateway gets access tokens for the server, if it does.
-    pub fn oauth(&self) -> Option<&UpstreamOAuth> {
-        match &self.transport {
-            Transport::Http(upstream) => upstream.oauth.as_deref(),
-            Transport::Stdio(_) => None,
-        }
-    }
-
-    /// Returns whether each tenant has to connect itself to the server (OAuth).
-    pub fn needs_connection(&self) -> bool {
-        self.oauth().is_some_and(|oauth| oauth.grant == Grant::AuthorizationCode)
     }
 
     /// Returns the names of the tenants' secrets that the server needs.

@@ -47,7 +47,8 @@ fn server(path: &str, node: Node, sources: &Sources) -> Result<ServerConfig, Con
         Some(_) => (Upstream::SECTION, Program::SECTION, "a `command`, and this one has a `url`"),
         None => (Program::SECTION, Upstream::SECTION, "a `url`, and this one has none"),
     };
-    if let Some((key, node)) = other.keys().find_map(|key| table.get_key_value(key)) {
+    let others = other.keys().filter(|key| !own.keys().any(|own| own == *key));
+    if let Some((key, node)) = others.into_iter().find_map(|key| table.get_key_value(key)) {
         let problem = format!("`{path}.{key}` is for servers that have {reason}");
         return Err(node.place.error(problem));
     }
@@ -90,22 +91,8 @@ fn contradiction(server: &ServerConfig) -> Option<String> {
              set `sharing = \"tenant\"`"
         ));
     }
-    if let Transport::Http(upstream) = &server.transport
-        && let Some(oauth) = &upstream.oauth
-    {
-        if let Some(problem) = oauth.contradiction() {
-            return Some(format!("has an `oauth` that {problem}"));
-        }
-        if upstream.headers.contains_key("authorization") {
-            return Some("has `oauth` and `headers.Authorization`: give one".to_owned());
-        }
-        if server.needs_connection() && *sharing != Sharing::Tenant {
-            return Some(
-                "has tokens of each tenant (`oauth.grant = \"authorization_code\"`), and tenants \
-                 share it: set `sharing = \"tenant\"`"
-                    .to_owned(),
-            );
-        }
+    if let Some(problem) = contradiction_of_oauth(server) {
+        return Some(problem);
     }
     if *exclusive && *instances > 1 {
         return Some(format!(
@@ -125,6 +112,33 @@ fn contradiction(server: &ServerConfig) -> Option<String> {
              progress can only extend `timeout`; set `timeout` for all calls"
         )
     })
+}
+
+fn contradiction_of_oauth(server: &ServerConfig) -> Option<String> {
+    let oauth = server.oauth()?;
+    let is_program = server.url().is_none();
+    if let Some(problem) = oauth.contradiction(is_program) {
+        return Some(format!("has an `oauth` that {problem}"));
+    }
+    let is_of_each = server.needs_connection() || server.wants_caller_tokens();
+    if is_of_each && server.sharing != Sharing::Tenant {
+        return Some(
+            "has tokens of each tenant or caller (`oauth.grant`), and tenants share it: set \
+             `sharing = \"tenant\"`"
+                .to_owned(),
+        );
+    }
+    match &server.transport {
+        Transport::Http(upstream) if upstream.headers.contains_key("authorization") => {
+            return Some("has `oauth` and `headers.Authorization`: give one".to_owned());
+        }
+        Transport::Stdio(program) => {
+            let both = oauth.variable.as_ref().filter(|name| program.env.contains_key(*name))?;
+            return Some(format!("has `oauth.variable = \"{both}\"` and `env.{both}`: give one"));
+        }
+        Transport::Http(_) => {}
+    }
+    None
 }
 
 /// Warns of each server whose `env` has secrets of tenants that other processes can read.

@@ -325,6 +325,12 @@ pub(super) fn config(
             return Err(ConfigError::NoConnections { server: id.clone(), setting });
         }
     }
+    let mut servers = config.servers.iter();
+    if config.auth.oauth.is_none()
+        && let Some((id, _)) = servers.find(|(_, server)| server.wants_caller_tokens())
+    {
+        return Err(ConfigError::NoCallerTokens { server: id.clone() });
+    }
     if config.ops_listen.is_none() && !is_local {
         config.warnings.push(
             "`ops_listen` is not set: whoever reaches `listen` can read /metrics, \

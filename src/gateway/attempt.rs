@@ -19,7 +19,7 @@ use crate::backend::connection::live_calls::{AttemptInfo, Target};
 use crate::backend::connection::{Answer, CallPermits, CloseReason, DeadlineExtension, NewCall};
 use crate::backend::instance::tools::{TYPICAL_TIME, Tool};
 use crate::backend::queue::QueueEntry;
-use crate::backend::{Backend, RunState};
+use crate::backend::{Backend, RunState, TokenSource};
 use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
 use crate::config::Retry;
@@ -44,6 +44,8 @@ pub(super) struct Attempt<'a> {
     pub(super) tool: Option<&'a Arc<Tool>>,
     /// Held until the server is done with the call, even if its caller has left.
     pub(super) admission: Arc<Admission>,
+    /// The tokens of its caller, if the server wants those.
+    pub(super) tokens: Option<&'a Arc<TokenSource>>,
 }
 
 /// The answer to an attempt, not read yet.
@@ -138,7 +140,7 @@ impl Attempt<'_> {
             attempt: steps.attempts(),
             deadline,
         });
-        handle.send_with(frame, headers)?;
+        handle.send_with(frame, headers, self.tokens.cloned())?;
         let answer = handle.answer().await?;
         measured.answered();
         let backend_time = sent.elapsed();

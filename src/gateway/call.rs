@@ -23,6 +23,7 @@ use crate::protocol::mcp::trace::Trace;
 use crate::protocol::mcp::{Era, method};
 use crate::registry::{Server, SessionOwner};
 use crate::tenants::Tenant;
+use crate::tenants::oauth::CallerToken;
 use crate::toolsets::Toolset;
 use crate::toolsets::error::ToolsetError;
 
@@ -35,6 +36,8 @@ pub struct Caller {
     pub credential: CredentialLifetime,
     /// The key that the caller has shown, if any.
     pub key: Option<KeyId>,
+    /// The token that the caller has shown, if some server is called in the name of callers.
+    pub token: Option<Arc<CallerToken>>,
     /// The toolset through which the caller calls. Its tools are then all that the caller may use.
     pub toolset: Option<Arc<Toolset>>,
 }
@@ -85,7 +88,7 @@ impl Caller {
     /// Returns a caller for `tenant` outside of any session.
     pub fn of(tenant: Arc<Tenant>) -> Self {
         let credential = CredentialLifetime { gone: tenant.gone.clone(), until: None };
-        Self { tenant, session: None, credential, key: None, toolset: None }
+        Self { tenant, session: None, credential, key: None, token: None, toolset: None }
     }
 
     /// Returns whether the caller knows of a server. One that it may not use does not exist for it.

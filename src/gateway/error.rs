@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::caller_tokens::NoCallerToken;
 pub use super::executed::Executed;
 use super::unsent::Held;
 use crate::backend::instance::arguments::Misfit;
@@ -88,6 +89,8 @@ pub enum CallError {
          and call again"
     )]
     ConnectRequired { server: String, url: String },
+    #[error("server `{server}` was not called: {why}")]
+    TokenRequired { server: String, why: NoCallerToken },
     #[error("the server is not running: {reason}")]
     ServerUnavailable {
         reason: String,
@@ -165,6 +168,7 @@ impl CallError {
             Self::Overloaded | Self::NoRoom(_) | Self::TooManyProcesses => "overloaded",
             Self::SecretMissing { .. } => "secret_missing",
             Self::ConnectRequired { .. } => "connect_required",
+            Self::TokenRequired { .. } => "token_required",
             Self::ServerUnavailable { .. } => "server_unavailable",
             Self::ShuttingDown | Self::BackendStopped => "shutting_down",
             Self::Backend { .. } => "backend_error",

@@ -12,6 +12,7 @@
 mod accounting;
 mod attempt;
 mod call;
+mod caller_tokens;
 mod convert;
 mod ended;
 mod error;
@@ -19,6 +20,7 @@ mod executed;
 mod explain;
 pub mod extension;
 mod steps;
+mod toolsets;
 mod unsent;
 
 use std::collections::BTreeMap;
@@ -34,12 +36,13 @@ pub use self::call::{
     BeginMark, Call, Caller, CredentialLifetime, MirroredHeaders, Operation, ToolName,
     check_timeout,
 };
+use self::caller_tokens::EXCHANGE_MAX;
 pub use self::ended::RefusedCall;
 pub use self::error::{CallError, Executed};
 use self::unsent::hold_answer;
 pub use self::unsent::{Held, RESPONSE_COST, check_room, hold_kept, hold_response, no_room};
 use crate::backend::instance::tools::Tool;
-use crate::backend::{Backend, NotReady, Ready, TenantQuarantined};
+use crate::backend::{Backend, NotReady, Ready, TenantQuarantined, TokenSource};
 use crate::common::ids::ToolsetId;
 use crate::common::offload::Offload;
 use crate::config::{Config, ToolsetConfig};
@@ -51,8 +54,7 @@ use crate::registry::{BackendRef, NoBackend, Registry, Server};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Tenant;
 use crate::tenants::limits::{Admission, Cost, RateStatus};
-use crate::toolsets::error::ToolsetError;
-use crate::toolsets::{Toolset, Toolsets};
+use crate::toolsets::Toolsets;
 
 /// A server's result.
 #[derive(Debug)]
@@ -132,32 +134,6 @@ impl Gateway {
         servers.filter(|server| caller.sees(server.id().as_str()))
     }
 
-    /// Returns all toolsets, without asking who may use them.
-    pub fn all_toolsets(&self) -> &Toolsets {
-        &self.toolsets
-    }
-
-    /// Returns the toolsets that the caller may use.
-    pub fn toolsets(&self, caller: &Caller) -> impl Iterator<Item = Arc<Toolset>> {
-        let toolsets = self.toolsets.all().into_iter();
-        toolsets.filter(|toolset| caller.tenant.has_toolset(toolset.id().as_str()))
-    }
-
-    /// Returns the caller within a toolset. A toolset that the caller may not use does not exist
-    /// for it.
-    pub fn within(&self, caller: Caller, toolset: &str) -> Result<Caller, CallError> {
-        let found = self.toolsets.get(toolset).filter(|_| caller.tenant.has_toolset(toolset));
-        let not_found = || ToolsetError::NotFound { toolset: toolset.to_owned() };
-        Ok(Caller { toolset: Some(found.ok_or_else(not_found)?), ..caller })
-    }
-
-    /// Returns whether a tenant may use a server, or tools of it through a toolset.
-    pub fn is_used_by(&self, tenant: &Tenant, server: &str) -> bool {
-        let uses =
-            |it: &Arc<Toolset>| it.has_part_of(server) && tenant.has_toolset(it.id().as_str());
-        tenant.sees(server) || self.toolsets.all().iter().any(uses)
-    }
-
     /// Returns the server with this id. A server that the caller may not use does not exist for it.
     pub fn server(&self, caller: &Caller, id: &str) -> Result<Arc<Server>, CallError> {
         let server = self.registry.get(id).filter(|_| caller.sees(id));
@@ -192,6 +168,9 @@ impl Gateway {
         server: Arc<Server>,
         until: impl Fn(&Backend) -> Instant,
     ) -> Result<(BackendRef, Arc<Ready>), CallError> {
+        if server.wants_caller_tokens() {
+            self::caller_tokens::exchange(caller, &server, Instant::now() + EXCHANGE_MAX).await?;
+        }
         let mut backend = self.backend(caller, server.clone())?;
         loop {
             match backend.ready(until(&backend)).await {
@@ -260,8 +239,14 @@ impl Gateway {
             return Err(error.with_rate_status(rate_status));
         }
         let (admission, history) = (Arc::new(admission), AttemptHistory::default());
-        let mut context =
-            CallContext { admission, is_admitted: false, rate_status, history, is_moved: false };
+        let mut context = CallContext {
+            admission,
+            is_admitted: false,
+            rate_status,
+            history,
+            is_moved: false,
+            tokens: None,
+        };
         let outcome = self.dispatch(caller, call, &mut context, accounting).await;
         outcome.map_err(|last| context.history.into_error(last, context.rate_status))
     }
@@ -291,6 +276,10 @@ impl Gateway {
         context: &mut CallContext,
         accounting: &mut Accounting<'_>,
     ) -> Result<Reply, CallError> {
+        if call.server.wants_caller_tokens() {
+            context.tokens =
+                self::caller_tokens::exchange(caller, &call.server, call.deadline).await?;
+        }
         let mut backend = self.backend_for_calls(caller, call.server.clone(), accounting)?;
         loop {
             let events = self.events();
@@ -321,6 +310,8 @@ struct CallContext {
     history: AttemptHistory,
     /// Whether the backend has stopped only for this tenant, whose calls go elsewhere.
     is_moved: bool,
+    /// The tokens of the caller, if the server wants those.
+    tokens: Option<Arc<TokenSource>>,
 }
 
 fn arrived(caller: &Caller, call: &Call) -> Event {
@@ -368,7 +359,8 @@ async fn call_backend(
         call.check_arguments(backend, &caller.tenant, tool.as_deref()).await?;
     }
     let (tool, admission) = (tool.as_ref(), context.admission.clone());
-    let attempt = Attempt { events, backend, tenant, call, tool, admission };
+    let tokens = context.tokens.as_ref();
+    let attempt = Attempt { events, backend, tenant, call, tool, admission, tokens };
     let own = tool.map(|tool| &**tool);
     let mut attempts = Attempts::new(backend, tenant, own, call.deadline, &mut context.history)?;
     loop {

@@ -84,6 +84,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::ConnectRequired { .. }
         | CallError::Cancelled { .. }
         | CallError::Withdrawn => StatusCode::CONFLICT,
+        CallError::TokenRequired { .. } => StatusCode::FORBIDDEN,
         CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
         CallError::Backend { .. }
         | CallError::BackendExited { .. }
@@ -120,7 +121,7 @@ pub(super) fn status_of_refusal(refusal: &Refusal) -> StatusCode {
             StatusCode::TOO_MANY_REQUESTS
         }
         Refusal::CallbackUrl(_) => StatusCode::BAD_REQUEST,
-        Refusal::CallbackHost { .. } => StatusCode::FORBIDDEN,
+        Refusal::CallbackHost { .. } | Refusal::NoTokenLater { .. } => StatusCode::FORBIDDEN,
         Refusal::NoSuchCall => StatusCode::NOT_FOUND,
     }
 }

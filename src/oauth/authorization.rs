@@ -19,7 +19,7 @@ pub struct AuthorizationRequest<'a> {
     /// The secret that redeems the code.
     pub verifier: &'a str,
     pub scopes: Vec<String>,
-    pub resource: &'a str,
+    pub resource: Option<&'a str>,
 }
 
 impl AuthorizationRequest<'_> {
@@ -48,8 +48,10 @@ impl AuthorizationRequest<'_> {
             .append_pair("redirect_uri", self.redirect_uri)
             .append_pair("state", self.state)
             .append_pair("code_challenge", &challenge(self.verifier))
-            .append_pair("code_challenge_method", "S256")
-            .append_pair("resource", self.resource);
+            .append_pair("code_challenge_method", "S256");
+        if let Some(resource) = self.resource {
+            query.append_pair("resource", resource);
+        }
         if !scopes.is_empty() {
             query.append_pair("scope", &scopes.join(" "));
         }

@@ -4,6 +4,7 @@
 //! - [`client`]: proves who asks; [`assertion`] signs (`private_key_jwt`), [`registration`]
 //!   registers a client where there is none (RFC 7591)
 //! - [`authorization`]: sends a person's browser to the authorization server (PKCE)
+//! - [`exchange`]: exchanges a caller's own token (RFC 8693, ID-JAG)
 //! - [`request`]: asks for tokens, and revokes them (RFC 7009)
 //! - [`challenge`]: reads what a refusal of the server asks for
 //! - [`provider`]: all of this for one server of the configuration
@@ -14,6 +15,7 @@ pub mod authorization;
 pub mod challenge;
 pub mod client;
 pub mod discovery;
+pub mod exchange;
 pub mod fetch;
 pub mod provider;
 pub mod registration;

@@ -26,6 +26,8 @@ pub struct Provider {
     server: Option<Url>,
     pub fetch: Fetch,
     signer: Option<Signer>,
+    /// The provider that asserts who a caller is, if tokens are asked for by its assertions.
+    pub identity_provider: Option<Box<Provider>>,
     /// Found by discovery, until something fails.
     found: Mutex<Option<AuthorizationServer>>,
 }
@@ -35,7 +37,10 @@ impl Provider {
     pub fn new(server: Option<&Url>, config: &UpstreamOAuth) -> Result<Self, SetupError> {
         let key = config.private_key.as_ref();
         let signer = key.map(|key| Signer::parse(key.expose())).transpose();
+        let identity = config.identity_provider.as_ref();
+        let identity = identity.map(|it| Self::new(None, &it.as_client(&config.networks)));
         Ok(Self {
+            identity_provider: identity.transpose()?.map(Box::new),
             signer: signer.map_err(SetupError::PrivateKey)?,
             fetch: Fetch::new(server, config).map_err(SetupError::Tls)?,
             config: config.clone(),
@@ -67,13 +72,15 @@ impl Provider {
     /// Has the authorization server found again: it may have moved.
     pub fn forget(&self) {
         *self.found.lock() = None;
+        if let Some(identity) = &self.identity_provider {
+            identity.forget();
+        }
     }
 
-    /// Returns the resource that tokens are for (RFC 8707).
-    pub fn resource(&self) -> String {
+    /// Returns the resource that tokens are for (RFC 8707). A program has none by itself.
+    pub fn resource(&self) -> Option<&str> {
         let server = || self.server.as_ref().map(|url| url.as_str().trim_end_matches('/'));
-        let resource = self.config.resource.as_deref().or_else(server);
-        resource.unwrap_or_default().to_owned()
+        self.config.resource.as_deref().or_else(server)
     }
 
     /// Returns the client that the operator has configured.

@@ -42,6 +42,13 @@ impl Form {
         }
     }
 
+    /// Adds a value, if there is one.
+    pub fn add_some(&mut self, name: &'static str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.add(name, value);
+        }
+    }
+
     fn body(&self) -> String {
         let pairs = self.0.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
         pairs.collect::<Vec<_>>().join("&")
@@ -70,6 +77,13 @@ struct Answer {
     scope: Option<String>,
 }
 
+/// The answer to a request for an assertion, which is called a token for historical reasons.
+#[derive(Deserialize)]
+struct AssertionAnswer {
+    access_token: String,
+    issued_token_type: String,
+}
+
 #[derive(Deserialize)]
 struct Refusal {
     error: String,
@@ -90,6 +104,27 @@ pub async fn tokens(
     read(&body, asked).ok_or_else(|| {
         let host = url.host_str().unwrap_or_default();
         OAuthError::new(format!("the answer of `{host}` has no bearer token"))
+    })
+}
+
+/// Asks for an assertion of this type (RFC 8693, section 2.2).
+pub async fn assertion(
+    fetch: &Fetch,
+    server: &AuthorizationServer,
+    client: &Client<'_>,
+    form: Form,
+    of_type: &str,
+) -> Result<Secret, OAuthError> {
+    let url = &server.token_endpoint;
+    let (status, body) = post(fetch, url, server, client, form).await?;
+    if status != StatusCode::OK {
+        return Err(refused(url, status, &body));
+    }
+    let answer = serde_json::from_slice::<AssertionAnswer>(&body).ok();
+    let answer = answer.filter(|it| it.issued_token_type == of_type && is_token(&it.access_token));
+    answer.map(|it| Secret::new(it.access_token)).ok_or_else(|| {
+        let host = url.host_str().unwrap_or_default();
+        OAuthError::new(format!("the answer of `{host}` has no assertion (`{of_type}`)"))
     })
 }
 

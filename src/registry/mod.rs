@@ -33,7 +33,7 @@ use self::rollover::Replaceable;
 pub use crate::backend::BackendRef;
 use crate::backend::changes::Changes;
 use crate::backend::instance::tools::ToolSet;
-use crate::backend::{Backend, Environment, RunState};
+use crate::backend::{Backend, CallerTokens, Environment, RunState};
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::common::limit_use::LimitUse;
 use crate::common::offload::Offload;
@@ -57,6 +57,8 @@ struct Inner {
     version: watch::Sender<u64>,
     /// Whether every server of the first snapshot has started or failed once.
     settled: AtomicBool,
+    /// Whether some server is called in the name of callers.
+    wants_caller_tokens: AtomicBool,
     environment: Environment,
     vault: Arc<Vault>,
     tasks: TaskTracker,
@@ -102,6 +104,19 @@ impl Server {
             (Self::PerTenant(tenants), _) => tenants.get(tenant),
             (Self::PerSession(sessions), Some(owner)) => Ok(sessions.get(owner)?.into()),
             (Self::PerSession(_), None) => Err(NoBackend::NoSession),
+        }
+    }
+
+    /// Returns whether the server is called in the name of callers.
+    pub fn wants_caller_tokens(&self) -> bool {
+        matches!(self, Self::PerTenant(tenants) if tenants.wants_caller_tokens)
+    }
+
+    /// Returns the tokens of a tenant's callers, if the server is called in their name.
+    pub(crate) fn caller_tokens(&self, tenant: &TenantId) -> Option<Arc<CallerTokens>> {
+        match self {
+            Self::PerTenant(tenants) => tenants.caller_tokens(tenant),
+            Self::Shared(_) | Self::PerSession(_) => None,
         }
     }
 
@@ -284,6 +299,7 @@ impl Registry {
                 rollovers: Mutex::default(),
                 version: watch::Sender::new(0),
                 settled: AtomicBool::new(false),
+                wants_caller_tokens: AtomicBool::new(false),
                 environment: environment.clone(),
                 vault: vault.clone(),
                 tasks: tasks.clone(),
@@ -300,6 +316,11 @@ impl Registry {
 
     pub fn servers(&self) -> Vec<Arc<Server>> {
         self.inner.servers.load().values().cloned().collect()
+    }
+
+    /// Returns whether some server is called in the name of callers: their tokens are kept then.
+    pub fn wants_caller_tokens(&self) -> bool {
+        self.inner.wants_caller_tokens.load(Ordering::Relaxed)
     }
 
     /// Returns the backends that everybody shares.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +37,8 @@ impl Registry {
 
     /// Makes these the servers. Those whose configuration is the same are not touched.
     pub fn apply(&self, wanted: &BTreeMap<ServerId, config::ServerConfig>) {
+        let wants_tokens = wanted.values().any(config::ServerConfig::wants_caller_tokens);
+        self.inner.wants_caller_tokens.store(wants_tokens, Ordering::Relaxed);
         let mut rollovers = self.inner.rollovers.lock();
         rollovers.retain(|_, rollover| rollover.prune());
         let mut replaced = vec![];

@@ -43,7 +43,7 @@ const GUARD: &str = "__import__('os').getppid()";
 
 /// A setup whose server is run by `nobody`, who cannot look into the places of whoever runs the
 /// tests. `None`, with a word, if these are not run by root.
-fn run_by_nobody(args: &[&str]) -> Option<Setup> {
+pub fn run_by_nobody(args: &[&str]) -> Option<Setup> {
     if !getuid().is_root() {
         skipped("not run by root, so users cannot be changed");
         return None;

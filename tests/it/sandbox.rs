@@ -22,12 +22,12 @@ fn readable(more: &[&str]) -> Vec<PathBuf> {
 }
 
 /// A setup with one server in a sandbox that has `settings` besides what can be read.
-fn sandboxed(read: &[&str], settings: &str) -> Setup {
+pub fn sandboxed(read: &[&str], settings: &str) -> Setup {
     boxed(&[], &format!("sandbox = {{ read = {:?}, {settings} }}", readable(read)))
 }
 
 /// Returns whether this kernel can do what a test is about; says so if it cannot.
-fn can(abi: u32) -> bool {
+pub fn can(abi: u32) -> bool {
     let kernel = Kernel::current();
     let can = kernel.seccomp && kernel.landlock.is_some_and(|has| has >= abi);
     if !can {

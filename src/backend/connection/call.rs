@@ -12,6 +12,7 @@ use super::call_notifications::NotificationSender;
 use super::in_flight::InFlightCall;
 use super::live_calls::AttemptInfo;
 use super::{Connection, Outgoing};
+use crate::backend::http::oauth::TokenSource;
 use crate::backend::instance::pool::InstancePermit;
 use crate::backend::queue::SlotPermit;
 use crate::backend::stdio::process::ExitReason;
@@ -158,17 +159,18 @@ impl CallHandle {
 
     /// Queues the frame of the call.
     pub fn send(&mut self, frame: Frame) -> Result<(), RequestError> {
-        self.send_with(frame, vec![])
+        self.send_with(frame, vec![], None)
     }
 
-    /// Queues the frame of the call, with headers for a server over HTTP.
-    pub fn send_with(
+    /// Queues the frame of the call, with headers and its caller's tokens for a server over HTTP.
+    pub(crate) fn send_with(
         &mut self,
         frame: Frame,
         headers: Vec<(String, String)>,
+        caller: Option<Arc<TokenSource>>,
     ) -> Result<(), RequestError> {
         let (id, tenant) = (self.id, self.identity.tenant.clone());
-        self.connection.send(Outgoing::Request { id, tenant, frame, headers })?;
+        self.connection.send(Outgoing::Request { id, tenant, frame, headers, caller })?;
         self.is_queued = true;
         Ok(())
     }

@@ -41,6 +41,7 @@ use self::liveness::Liveness;
 use self::request_ids::IdSource;
 use super::changes::mailbox::{List, Lists};
 use super::changes::recipients::{Recipients, SessionClient};
+use super::http::oauth::TokenSource;
 use super::stdio::line_tail::LineTail;
 use super::stdio::process::ExitReason;
 use super::stdio::writer;
@@ -114,6 +115,8 @@ pub(crate) enum Outgoing {
         frame: Frame,
         /// For a server over HTTP.
         headers: Vec<(String, String)>,
+        /// The tokens of the call's caller, if callers have their own.
+        caller: Option<Arc<TokenSource>>,
     },
     /// A message that expects no answer.
     Message { frame: Frame, _permit: OwnedSemaphorePermit },

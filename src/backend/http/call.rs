@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::HttpEndpoint;
 use super::client::SendError;
 use super::headers::{MessageInfo, SESSION};
-use super::oauth::TokenError;
+use super::oauth::{TokenError, TokenSource};
 use super::refusal::handle_refusal;
 use super::refusal_probe;
 use super::sse::SseDecoder;
@@ -34,17 +34,25 @@ pub(super) const BAD_REDIRECT: &str = "it redirects to a host that is not allowe
 const NO_TOKEN: &str = "the gateway has no access token for it";
 const MOVED: &str = "it has moved to another address";
 
+/// A request to be posted.
+pub(super) struct RequestParts {
+    pub(super) frame: Frame,
+    /// Headers that repeat parts of the call.
+    pub(super) params: Vec<(String, String)>,
+    /// The tokens of its caller, if callers have their own.
+    pub(super) caller: Option<Arc<TokenSource>>,
+}
+
 /// Sends a request and completes its in-flight call. Returns the call's id.
 pub(super) async fn run(
     endpoint: Arc<HttpEndpoint>,
     id: u64,
-    frame: Frame,
-    params: Vec<(String, String)>,
+    request: RequestParts,
     cancelled: CancellationToken,
 ) -> u64 {
     let connection = &endpoint.connection;
     tokio::select! {
-        outcome = request(&endpoint, id, frame, &params) => {
+        outcome = run_request(&endpoint, id, request) => {
             if let Err(failure) = outcome {
                 if failure == RequestError::TooLarge {
                     connection.metrics.too_long_lines.inc();
@@ -79,15 +87,14 @@ async fn abandoned(endpoint: &HttpEndpoint, id: u64, cancelled: &CancellationTok
     }
 }
 
-async fn request(
+async fn run_request(
     endpoint: &HttpEndpoint,
     id: u64,
-    frame: Frame,
-    params: &[(String, String)],
+    request: RequestParts,
 ) -> Result<(), RequestError> {
-    let info = MessageInfo::of(&frame);
-    let headers = info.headers(endpoint, params)?;
-    match exchange(endpoint, id, frame, &info, &headers).await {
+    let info = MessageInfo::of(&request.frame);
+    let headers = info.headers(endpoint, &request.params)?;
+    match exchange(endpoint, id, request, &info, &headers).await {
         Err(failure) if refusal_probe::is_relevant(endpoint, &info.method) => {
             Err(refusal_probe::classify(endpoint, id, failure).await)
         }
@@ -98,11 +105,12 @@ async fn request(
 async fn exchange(
     endpoint: &HttpEndpoint,
     id: u64,
-    frame: Frame,
+    request: RequestParts,
     info: &MessageInfo,
     headers: &HeaderMap,
 ) -> Result<(), RequestError> {
-    let response = endpoint.post(headers, frame).await;
+    let RequestParts { frame, caller, .. } = request;
+    let response = endpoint.post(headers, frame, caller.as_ref()).await;
     let mut response = response.map_err(|error| send_failure(endpoint, error))?;
     if !response.status().is_success() {
         let is_in_session = headers.contains_key(SESSION);
@@ -120,7 +128,7 @@ async fn exchange(
                 _ => Err(protocol_error("its response is not the answer to the request")),
             }
         }
-        BodyKind::Events => read_stream(endpoint, id, response).await,
+        BodyKind::Events => read_stream(endpoint, id, response, caller.as_ref()).await,
         BodyKind::Other => Err(protocol_error("its answer is neither JSON nor a stream of events")),
     };
     if answered.is_ok() {
@@ -134,6 +142,7 @@ async fn read_stream(
     endpoint: &HttpEndpoint,
     id: u64,
     mut response: Response,
+    caller: Option<&Arc<TokenSource>>,
 ) -> Result<(), RequestError> {
     let mut decoder = SseDecoder::new(endpoint.message_len_max);
     loop {
@@ -147,7 +156,7 @@ async fn read_stream(
         let last_id = decoder.last_id().filter(|_| is_resumable && !endpoint.is_modern());
         let Some(last_id) = last_id.map(str::to_owned) else { return Err(cut_off(ended)) };
         sleep(decoder.retry().unwrap_or(RESUME_PAUSE).max(RESUME_PAUSE_MIN)).await;
-        response = match endpoint.get(Some(&last_id)).await {
+        response = match endpoint.get(Some(&last_id), caller).await {
             Ok(response) if response.status().is_success() => response,
             Ok(_) => return Err(cut_off(ended)),
             Err(error) => {

@@ -8,7 +8,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATIO
 use reqwest::redirect::Policy;
 use reqwest::{Method, Response, Url};
 
-use super::oauth::{Token, TokenError, TokenSource};
+use super::oauth::{ConnectionTokens, Token, TokenError, TokenSource};
 use crate::common::error_chain::error_chain;
 use crate::config::{Host, MissingSecret, Secrets, Upstream};
 use crate::oauth::challenge::Challenge;
@@ -29,7 +29,7 @@ pub(super) struct Client {
     headers: HeaderMap,
     redirect_hosts: Vec<Host>,
     /// The source of access tokens, if the server wants any. They go to no other host.
-    tokens: Option<Arc<TokenSource>>,
+    tokens: Option<ConnectionTokens>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ impl Client {
     pub(super) fn new(
         upstream: &Upstream,
         secrets: &Secrets,
-        tokens: Option<Arc<TokenSource>>,
+        tokens: Option<ConnectionTokens>,
         idle_max: usize,
     ) -> Result<Self, SetupError> {
         let mut headers = HeaderMap::new();
@@ -109,14 +109,16 @@ impl Client {
     }
 
     /// Sends a request and follows redirects within bounds. Redirects keep method and body. A POST
-    /// follows those redirects alone that promise that it was not executed.
+    /// follows those redirects alone that promise that it was not executed. `caller` has the tokens
+    /// of the request's caller, if callers have their own.
     pub(super) async fn send(
         &self,
         method: &Method,
         headers: &HeaderMap,
         body: &Bytes,
+        caller: Option<&Arc<TokenSource>>,
     ) -> Result<Response, SendError> {
-        self.send_to(self.url.clone(), method, headers, body).await
+        self.send_to(self.url.clone(), method, headers, body, caller).await
     }
 
     /// Resolves an address that the server names for itself. Returns `None` for another host.
@@ -131,13 +133,23 @@ impl Client {
         method: &Method,
         headers: &HeaderMap,
         body: &Bytes,
+        caller: Option<&Arc<TokenSource>>,
     ) -> Result<Response, SendError> {
-        let token = match &self.tokens {
+        let own;
+        let tokens = match (caller, &self.tokens) {
+            (Some(tokens), _) | (None, Some(ConnectionTokens::All(tokens))) => Some(tokens),
+            (None, Some(ConnectionTokens::Callers(callers))) => {
+                own = callers.own()?;
+                Some(&own)
+            }
+            (None, None) => None,
+        };
+        let token = match tokens {
             Some(tokens) => Some(tokens.token().await?),
             None => None,
         };
         let response = self.follow(url.clone(), method, headers, body, token.as_deref()).await?;
-        let (Some(tokens), Some(token)) = (&self.tokens, token) else { return Ok(response) };
+        let (Some(tokens), Some(token)) = (tokens, token) else { return Ok(response) };
         // Nothing was executed: the server has refused the token alone.
         match Challenge::read(response.status(), response.headers()) {
             Some(challenge) if tokens.refused(&token, &challenge).await? => {

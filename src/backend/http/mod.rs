@@ -36,9 +36,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use self::call::RequestParts;
 use self::client::{Client, SendError};
 use self::headers::MessageInfo;
-use self::oauth::TokenSource;
+use self::oauth::{ConnectionTokens, TokenSource};
 use self::refusal_probe::RefusalProbe;
 use super::connection::{
     CloseOnDrop, CloseReason, Connection, ConnectionOptions, Outgoing, RequestError,
@@ -75,7 +76,7 @@ struct HttpEndpoint {
 pub(super) fn open(
     upstream: &Upstream,
     secrets: &Secrets,
-    tokens: Option<Arc<TokenSource>>,
+    tokens: Option<ConnectionTokens>,
     options: ConnectionOptions,
 ) -> Result<(Arc<Connection>, JoinHandle<()>), SetupError> {
     let client = Client::new(upstream, secrets, tokens, options.max_in_flight)?;
@@ -135,12 +136,13 @@ impl Driver {
 
     async fn dispatch(&mut self, outgoing: Outgoing) {
         match outgoing {
-            Outgoing::Request { id, frame, headers, .. } => {
+            Outgoing::Request { id, frame, headers, caller, .. } => {
                 // The last check before the request is sent drops cancelled and expired calls.
                 if self.endpoint.connection.in_flight.claim_one(id, tokio::time::Instant::now()) {
                     let cancel = CancellationToken::new();
                     self.cancels.insert(id, cancel.clone());
-                    self.calls.spawn(call::run(self.endpoint.clone(), id, frame, headers, cancel));
+                    let request = RequestParts { frame, params: headers, caller };
+                    self.calls.spawn(call::run(self.endpoint.clone(), id, request, cancel));
                 }
             }
             Outgoing::Cancel { id, reason } => {
@@ -181,8 +183,14 @@ impl HttpEndpoint {
         self.connection.version().is_some_and(|version| version.era() == Era::Modern)
     }
 
-    async fn post(&self, headers: &HeaderMap, frame: Frame) -> Result<Response, SendError> {
-        self.client.send(&Method::POST, headers, &Bytes::from(frame.into_bytes())).await
+    async fn post(
+        &self,
+        headers: &HeaderMap,
+        frame: Frame,
+        caller: Option<&Arc<TokenSource>>,
+    ) -> Result<Response, SendError> {
+        let body = Bytes::from(frame.into_bytes());
+        self.client.send(&Method::POST, headers, &body, caller).await
     }
 
     /// Posts a message without an answer. Failures are only logged, because nobody waits for it.
@@ -190,7 +198,7 @@ impl HttpEndpoint {
         // Such a message repeats no value of a caller, so no header can be too long.
         let Ok(headers) = info.headers(self, &[]) else { return };
         let method = &info.method;
-        match timeout(self.init_timeout, self.post(&headers, frame)).await {
+        match timeout(self.init_timeout, self.post(&headers, frame, None)).await {
             Ok(Ok(response)) if response.status().is_success() => {}
             Ok(Ok(response)) => {
                 tracing::debug!(status = %response.status(), %method, "a message was refused");
@@ -201,9 +209,13 @@ impl HttpEndpoint {
     }
 
     /// Resumes a broken stream, or opens the stream of notifications.
-    async fn get(&self, last_event_id: Option<&str>) -> Result<Response, SendError> {
+    async fn get(
+        &self,
+        last_event_id: Option<&str>,
+        caller: Option<&Arc<TokenSource>>,
+    ) -> Result<Response, SendError> {
         let headers = headers::of_stream(self, last_event_id);
-        self.client.send(&Method::GET, &headers, &Bytes::new()).await
+        self.client.send(&Method::GET, &headers, &Bytes::new(), caller).await
     }
 
     /// Retires the connection, because the server has forgotten the session. Returns the failure of
@@ -217,7 +229,7 @@ impl HttpEndpoint {
     async fn end_session(&self) {
         if self.session.get().is_some() {
             let headers = headers::of_stream(self, None);
-            let _ = self.client.send(&Method::DELETE, &headers, &Bytes::new()).await;
+            let _ = self.client.send(&Method::DELETE, &headers, &Bytes::new(), None).await;
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::client::{Client, SendError, SetupError};
 use super::headers::MessageInfo;
-use super::oauth::TokenSource;
+use super::oauth::{ConnectionTokens, TokenSource};
 use super::sse::{Item, SseDecoder};
 use super::stream::{BodyKind, kind_of};
 use super::{MESSAGES_MAX, PANICKED};
@@ -52,7 +52,7 @@ struct Stream {
 pub(crate) fn open(
     upstream: &Upstream,
     secrets: &Secrets,
-    tokens: Option<Arc<TokenSource>>,
+    tokens: Option<ConnectionTokens>,
     options: ConnectionOptions,
 ) -> Result<(Arc<Connection>, JoinHandle<()>), SetupError> {
     let client = Client::new(upstream, secrets, tokens, options.max_in_flight)?;
@@ -96,7 +96,7 @@ impl OlderServer {
     async fn open_stream(&self) -> Result<Stream, RequestError> {
         let accept = HeaderValue::from_static("text/event-stream");
         let headers = HeaderMap::from_iter([(ACCEPT, accept)]);
-        let response = self.client.send(&Method::GET, &headers, &Bytes::new()).await;
+        let response = self.client.send(&Method::GET, &headers, &Bytes::new(), None).await;
         let mut response = response.map_err(failure_of)?;
         if !response.status().is_success() {
             let status = response.status().as_u16();
@@ -191,12 +191,14 @@ impl OlderServer {
                 Some(_) = messages.join_next() => continue,
                 next = outgoing.recv() => match next {
                     None => return CloseReason::Stopped,
-                    Some(Outgoing::Request { id, frame, .. }) => {
+                    Some(Outgoing::Request { id, frame, caller, .. }) => {
                         // The last check before the request is sent drops cancelled and expired
                         // calls.
                         if self.connection.in_flight.claim_one(id, Instant::now()) {
                             let (server, address) = (self.clone(), address.clone());
-                            calls.spawn(async move { server.post_call(&address, id, frame).await });
+                            calls.spawn(async move {
+                                server.post_call(&address, id, frame, caller.as_ref()).await;
+                            });
                         }
                         continue;
                     }
@@ -209,7 +211,7 @@ impl OlderServer {
             let is_initialized = MessageInfo::of(&frame).method == method::INITIALIZED;
             let (server, at) = (self.clone(), address.clone());
             let post = async move {
-                if let Err(error) = server.post(&at, frame).await {
+                if let Err(error) = server.post(&at, frame, None).await {
                     tracing::debug!(%error, "a message could not be sent");
                 }
             };
@@ -222,8 +224,14 @@ impl OlderServer {
         }
     }
 
-    async fn post_call(&self, address: &Url, id: u64, frame: Frame) {
-        if let Err(failure) = self.post(address, frame).await {
+    async fn post_call(
+        &self,
+        address: &Url,
+        id: u64,
+        frame: Frame,
+        caller: Option<&Arc<TokenSource>>,
+    ) {
+        if let Err(failure) = self.post(address, frame, caller).await {
             if matches!(failure, RequestError::Http { status: 404 | 410, .. }) {
                 let detail = "the server does not know its stream of events any more";
                 self.connection.retire("its session has ended", detail.to_owned());
@@ -233,11 +241,16 @@ impl OlderServer {
     }
 
     /// Posts one frame. Its answer comes with the stream.
-    async fn post(&self, address: &Url, frame: Frame) -> Result<(), RequestError> {
+    async fn post(
+        &self,
+        address: &Url,
+        frame: Frame,
+        caller: Option<&Arc<TokenSource>>,
+    ) -> Result<(), RequestError> {
         let json = HeaderValue::from_static("application/json");
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
         let body = Bytes::from(frame.into_bytes());
-        let posted = self.client.send_to(address.clone(), &Method::POST, &headers, &body);
+        let posted = self.client.send_to(address.clone(), &Method::POST, &headers, &body, caller);
         let response = match timeout(self.init_timeout, posted).await {
             Ok(response) => response.map_err(failure_of)?,
             Err(_) => {

@@ -137,7 +137,7 @@ pub(super) async fn listen(endpoint: Arc<HttpEndpoint>) {
     let mut is_first = true;
     loop {
         let began = Instant::now();
-        match endpoint.get(decoder.last_id()).await {
+        match endpoint.get(decoder.last_id(), None).await {
             Ok(mut response) if response.status().is_success() => {
                 if kind_of(&response) != BodyKind::Events {
                     return;

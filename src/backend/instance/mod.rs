@@ -2,6 +2,7 @@
 
 pub mod adaptive;
 pub mod arguments;
+mod endpoint;
 pub(crate) mod handshake;
 pub mod left_out;
 pub mod pins;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::endpoint::Endpoint;
 use super::handshake::{Greeting, HandshakeError, greet};
 use super::redaction::Redaction;
 use super::start_error::StartError;
@@ -19,7 +19,7 @@ use crate::backend::connection::{
 };
 use crate::backend::http::oauth::TenantGrant;
 use crate::backend::stdio::line_tail::LineTail;
-use crate::backend::stdio::process::{ExitReason, Process, exited};
+use crate::backend::stdio::process::{ExitReason, exited};
 use crate::backend::{Environment, Ready, http};
 use crate::common::ids::ServerId;
 use crate::config::{self, UrlTransport};
@@ -54,12 +54,6 @@ impl Launch {
     pub fn only(recipients: Recipients) -> Self {
         Self { generation: 1, recipients, stderr: LineTail::default() }
     }
-}
-
-enum Endpoint {
-    Process(Process),
-    /// The task that talks to a server with a `url`.
-    Http(JoinHandle<()>),
 }
 
 impl Run {
@@ -134,6 +128,14 @@ impl Run {
         let (endpoint, connection) = open.await?;
         let _close = CloseOnDrop::new(&connection, "the gateway gave it up");
         let prepared = async {
+            if server.wants_caller_tokens() {
+                // The handshake needs the token of a caller, which is on its way.
+                let callers = environment.tokens.of_callers(&environment.tenant, id, server);
+                tokio::select! {
+                    () = callers.ready() => {}
+                    () = stop.cancelled() => {}
+                }
+            }
             tokio::select! {
                 prepared = prepare(id, server, is_over_sse, environment, &connection, deadline) => {
                     prepared
@@ -225,80 +227,6 @@ impl Run {
     }
 }
 
-impl Endpoint {
-    /// A process must have been spawned by `deadline`.
-    #[expect(clippy::too_many_arguments)]
-    async fn open(
-        server: &config::ServerConfig,
-        tenant: TenantGrant,
-        is_over_sse: bool,
-        secrets: &Arc<config::Secrets>,
-        environment: &Environment,
-        mut options: ConnectionOptions,
-        stderr: LineTail,
-        deadline: Instant,
-    ) -> Result<(Self, Arc<Connection>), StartError> {
-        match &server.transport {
-            config::Transport::Stdio(program) => {
-                let guard = environment.own_program.clone();
-                let (program, secrets) = (program.clone(), secrets.clone());
-                // The thread that spawns a process blocks until its program is loaded: no call may
-                // wait for that.
-                let spawn =
-                    spawn_blocking(move || Process::spawn(&guard, &program, &secrets, stderr));
-                // A process that is spawned later is told to end when it is dropped.
-                let spawned = timeout_at(deadline, spawn).await;
-                let spawned = spawned.map_err(|_| StartError::timed_out("start_timeout"))?;
-                let (process, stdin, stdout) = spawned.map_err(StartError::system)??;
-                options.exit = Some(process.exit());
-                Ok((Self::Process(process), Connection::open(stdin, stdout, options)))
-            }
-            config::Transport::Http(upstream) => {
-                let (upstream, secrets) = (upstream.clone(), secrets.clone());
-                let sources = environment.tokens.clone();
-                // All CAs that the system trusts are read first: no call may wait for that.
-                let open = if is_over_sse { http::open_over_sse } else { http::open };
-                let open = spawn_blocking(move || {
-                    let tokens = sources.of(&upstream, tenant)?;
-                    open(&upstream, &secrets, tokens, options)
-                });
-                let (connection, driving) = open.await.map_err(StartError::system)??;
-                Ok((Self::Http(driving), connection))
-            }
-        }
-    }
-
-    /// Waits until the process has ended; says how.
-    async fn exited(&self) -> ExitReason {
-        match self {
-            Self::Process(process) => exited(process.exit()).await,
-            Self::Http(_) => std::future::pending().await,
-        }
-    }
-
-    /// Does not wait until the process notices that its input is closed.
-    fn terminate(&self) {
-        if let Self::Process(process) = self {
-            process.terminate();
-        }
-    }
-
-    /// Cleans up after a connection that is closed.
-    async fn shut_down(self) -> Vec<String> {
-        match self {
-            Self::Process(process) => {
-                let stderr = process.stderr().clone();
-                process.stop().await;
-                stderr.lines()
-            }
-            Self::Http(driving) => {
-                let _ = driving.await;
-                vec![]
-            }
-        }
-    }
-}
-
 /// Greets a server and lists its tools. The handshake of a process, and its tools, must be there by
 /// `deadline`.
 async fn prepare(
@@ -368,7 +296,7 @@ mod tests {
             Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
             let (release, until) = channel::<()>();
-            spawn_blocking(move || until.recv());
+            tokio::task::spawn_blocking(move || until.recv());
             let id = ServerId::parse("test").unwrap();
             let server = config::ServerConfig {
                 start_timeout: Duration::from_millis(10),

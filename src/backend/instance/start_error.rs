@@ -71,7 +71,7 @@ impl StartError {
 
 impl From<SpawnError> for StartError {
     fn from(error: SpawnError) -> Self {
-        let is_permanent = !matches!(error, SpawnError::System(_));
+        let is_permanent = !matches!(error, SpawnError::System(_) | SpawnError::TokenFile(_));
         // Paths of this machine are not for callers.
         let reason = match error {
             SpawnError::Confine(_) => "it cannot be confined on this machine as configured",

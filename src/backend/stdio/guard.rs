@@ -74,6 +74,7 @@ fn try_run(
     let profile: Profile = serde_json::from_str(profile)?;
     let is_in_sandbox = profile.reach.is_some();
     // Dropped, and thereby removed, when no process is left that could use it.
+    let _token = profile.token_directory.clone().map(PrivateDirectory::existing);
     let directory = make_directory(&profile)?;
     let mut command = Command::new(program);
     command.args(args).process_group(0);

@@ -20,5 +20,6 @@ pub(crate) mod line_tail;
 pub(crate) mod proc_table;
 pub(crate) mod process;
 pub mod sandbox;
+pub(crate) mod token_file;
 mod turns;
 pub(crate) mod writer;

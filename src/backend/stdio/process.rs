@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use super::keeper::{self, Keeper};
 use super::line_tail::LineTail;
 use super::sandbox::{Kernel, PlanError, PrivateDirectory, plan};
+use super::token_file::{ProgramToken, TokenFile};
 use crate::backend::instance::redaction::Redaction;
 use crate::config;
 
@@ -81,6 +83,8 @@ pub enum SpawnError {
     NotExecutable(PathBuf),
     #[error("`cwd` is {}, and there is no such directory{}", .0.display(), tilde_hint(.0))]
     NoDirectory(PathBuf),
+    #[error("the file for its access token cannot be made: {0}; make room in TMPDIR")]
+    TokenFile(std::io::Error),
     #[error(transparent)]
     MissingSecret(#[from] config::MissingSecret),
     #[error(transparent)]
@@ -96,6 +100,7 @@ impl Process {
         guard: &Path,
         server: &config::Program,
         secrets: &config::Secrets,
+        token: Option<ProgramToken>,
         stderr: LineTail,
     ) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
         let filled = server.env.iter().map(|(name, value)| Ok((name, value.fill(secrets)?)));
@@ -114,6 +119,12 @@ impl Process {
         if server.cwd.is_none() {
             profile.directory = Some(PrivateDirectory::new_path()?);
         }
+        let file =
+            token.as_ref().map(|it| TokenFile::make(&it.token.secret, profile.user.as_ref()));
+        let file = file.transpose().map_err(SpawnError::TokenFile)?.map(Arc::new);
+        profile.token_directory = file.as_ref().map(|file| file.directory().to_owned());
+        let variable =
+            token.as_ref().zip(file.as_ref()).map(|(it, file)| (&it.variable, file.path()));
         let mut command = keeper::command(guard, &program, &server.args, &profile)?;
         command
             .env_clear()
@@ -121,6 +132,7 @@ impl Process {
             .envs(profile.user.iter().map(|user| ("USER", &user.name)))
             .envs(profile.user.iter().map(|user| ("HOME", &user.home)))
             .envs(env.iter().map(|(name, value)| (name, value.expose())))
+            .envs(variable)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -142,7 +154,17 @@ impl Process {
         let keeper = Keeper::new(pid)?;
         tokio::spawn(stderr.clone().drain(errors, Redaction::new(secrets)));
         let (exited, exit) = watch::channel(None);
-        tokio::spawn(async move { exited.send(Some(reap(child, pid, profile.directory).await)) });
+        tokio::spawn(async move {
+            let reaped = reap(child, pid, profile.directory);
+            let reason = match token.zip(file) {
+                None => reaped.await,
+                Some((token, file)) => tokio::select! {
+                    reason = reaped => reason,
+                    () = file.keep(token) => unreachable!("a token is kept for ever"),
+                },
+            };
+            exited.send(Some(reason))
+        });
         Ok((Self { keeper, exit, stderr }, stdin, stdout))
     }
 
@@ -287,6 +309,7 @@ mod tests {
             Path::new("guard"),
             &program,
             &config::Secrets::default(),
+            None,
             LineTail::default(),
         );
         let error = spawned.err().unwrap().to_string();

@@ -82,7 +82,7 @@ mod tests {
     /// A request of about `len` bytes.
     fn request(id: u64, name: &str, len: usize) -> Outgoing {
         let frame = Frame::notification("m", &format!("\"{}\"", "x".repeat(len)));
-        Outgoing::Request { id, tenant: tenant(name), frame, headers: vec![] }
+        Outgoing::Request { id, tenant: tenant(name), frame, headers: vec![], caller: None }
     }
 
     fn ids(batch: &[Outgoing]) -> Vec<u64> {

@@ -32,15 +32,7 @@ fn the_defaults_are_those_that_are_documented() {
     assert_eq!(config.limits.unsent_per_tenant, 32 << 20);
     assert_eq!(config.limits.unsent, 128 << 20);
     let expected = ServerConfig {
-        transport: Transport::Stdio(Program {
-            command: "cat".into(),
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            cwd: None,
-            user: None,
-            limits: ChildLimits::default(),
-            sandbox: None,
-        }),
+        transport: Transport::Stdio(Program { command: "cat".into(), ..Program::default() }),
         instances: 1,
         max_in_flight: 64,
         adaptive: false,
@@ -211,7 +203,7 @@ fn every_key_of_a_file_is_used() {
         [servers.far.oauth]
         grant = "authorization_code"
         client_id = "gateway"
-        private_key = "k" # or client_secret
+        private_key = "k" # or client_secret; variable, identity_provider, subject_type
         key_id = "k1"
         issuer = "https://id.example"
         token_url = "https://id.example/token"
@@ -252,6 +244,7 @@ fn every_key_of_a_file_is_used() {
                 syscalls: false,
                 optional: true,
             }),
+            oauth: None,
         }),
         instances: 4,
         max_in_flight: 6,
@@ -278,6 +271,7 @@ fn every_key_of_a_file_is_used() {
         tasks: true,
         task_after: secs(4),
     };
+    let host = |text| Host::parse(text).unwrap();
     let far = Upstream {
         transport: UrlTransport::Auto,
         url: "https://far.example/mcp?x=1".parse().unwrap(),
@@ -286,7 +280,6 @@ fn every_key_of_a_file_is_used() {
         oauth: Some(Box::new(UpstreamOAuth {
             grant: crate::config::Grant::AuthorizationCode,
             client_id: Some("gateway".to_owned()),
-            client_secret: None,
             private_key: Some(Secret::new("k".to_owned())),
             key_id: Some("k1".to_owned()),
             issuer: Some("https://id.example".parse().unwrap()),
@@ -295,8 +288,9 @@ fn every_key_of_a_file_is_used() {
             scopes: vec!["a".to_owned()],
             resource: Some("https://far.example".to_owned()),
             networks: vec!["10.0.0.0/8".parse().unwrap()],
+            ..UpstreamOAuth::default()
         })),
-        redirect_hosts: vec![Host::parse("near.example").unwrap()],
+        redirect_hosts: vec![host("near.example")],
     };
     let pattern = |text| Pattern::parse(text).unwrap();
     let grant = |text| Grant::parse(text).unwrap();
@@ -331,10 +325,8 @@ fn every_key_of_a_file_is_used() {
         listen: ([0, 0, 0, 0], 80).into(),
         ops_listen: Some(([127, 0, 0, 1], 81).into()),
         allowed_origins: vec![WebOrigin::parse("https://app.example").unwrap()],
-        allowed_hosts: ["gateway.example", "gateway.example:81"]
-            .map(|host| Host::parse(host).unwrap())
-            .to_vec(),
-        session_keys: vec![Secret::new("0123456789abcdef0123456789abcdef".to_owned())],
+        allowed_hosts: vec![host("gateway.example"), host("gateway.example:81")],
+        session_keys: vec![secret("0123456789abcdef0123456789abcdef")],
         public_url: Some("https://gateway.example".to_owned()),
         header_timeout: secs(1),
         max_connections_per_peer: Some(7),
@@ -351,6 +343,7 @@ fn every_key_of_a_file_is_used() {
                 audience: "https://gateway.example/mcp".to_owned(),
                 jwks_url: "https://id.example/keys".parse().unwrap(),
                 tenant_claim: "/tenant".to_owned(),
+                client_id: None,
             }),
         },
         store: StoreConfig {

@@ -11,6 +11,7 @@ mod replicas;
 mod secrets;
 mod store_place;
 mod toolsets;
+mod upstream_oauth;
 
 use std::fs;
 use std::time::Duration;

@@ -21,6 +21,7 @@ fn an_identity_provider_has_four_settings() {
         audience: "https://gateway.example/mcp".to_owned(),
         jwks_url: "https://id.example/keys?v=1".parse().unwrap(),
         tenant_claim: "/tenant".to_owned(),
+        client_id: None,
     };
     assert_eq!(Setup::toml(OAUTH).load().auth.oauth, Some(oauth));
     assert_eq!(Setup::empty().load().auth.oauth, None);

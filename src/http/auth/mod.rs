@@ -24,7 +24,7 @@ use super::unsent::Account;
 use crate::common::keys::ApiKey;
 use crate::gateway::{Caller, CredentialLifetime};
 use crate::store::Actor;
-use crate::tenants::oauth::{TokenError, looks_like_jwt};
+use crate::tenants::oauth::{CallerToken, TokenError, looks_like_jwt};
 use crate::tenants::{Holder, Key, KeyError};
 
 pub(super) const NEEDS_ADMINISTRATOR: &str =
@@ -228,9 +228,11 @@ async fn by_token(app: &AppState, token: &str) -> Result<Caller, HttpError> {
         .tenant(&verified.tenant)
         .ok_or(HttpError::Forbidden("the token is valid, but its tenant is not known here"))?;
     let caller = Caller::of(tenant);
-    let credential =
-        CredentialLifetime { until: Some(instant(verified.expires)), ..caller.credential };
-    Ok(Caller { credential, ..caller })
+    let until = instant(verified.expires);
+    let credential = CredentialLifetime { until: Some(until), ..caller.credential };
+    let wants_token = app.gateway.registry().wants_caller_tokens();
+    let token = wants_token.then(|| Arc::new(CallerToken::new(token, until)));
+    Ok(Caller { credential, token, ..caller })
 }
 
 /// Tells clients without a token where to get one: the metadata of the gateway as a protected

@@ -27,10 +27,10 @@ use super::known_tools::KnownTools;
 use super::process_group::ProcessGroup;
 use super::rollover::{Replaceable, Rollover, drain_time, is_exclusive};
 use super::{BackendRef, ChangeSource, NoBackend, OwnedBackend};
-use crate::backend::Backend;
 use crate::backend::changes::recipients::Recipients;
 use crate::backend::instance::tools::ToolSet;
 use crate::backend::supervise::rollover::Stage;
+use crate::backend::{Backend, CallerTokens};
 use crate::common::ids::TenantId;
 use crate::config::{self, Sharing, Start};
 use crate::tenants::Tenant;
@@ -41,6 +41,8 @@ pub struct PerTenant {
     vault: Arc<Vault>,
     /// The names of the secrets that the server needs.
     names: Arc<[String]>,
+    /// Whether the server is called in the name of callers.
+    pub(super) wants_caller_tokens: bool,
     /// Counts the configurations of the server.
     generation: u64,
     table: Arc<Mutex<TenantTable>>,
@@ -50,8 +52,9 @@ pub struct PerTenant {
 impl PerTenant {
     pub(super) fn new(group: ProcessGroup, vault: Arc<Vault>) -> Self {
         let names = started_with(&group.config).into();
+        let wants_caller_tokens = group.config.wants_caller_tokens();
         let (table, known) = (Arc::default(), Arc::default());
-        Self { group, vault, names, generation: 0, table, known }
+        Self { group, vault, names, wants_caller_tokens, generation: 0, table, known }
     }
 
     /// Returns the same server with another configuration. Processes stay until
@@ -209,10 +212,17 @@ impl PerTenant {
         self.known.lock().get(self.owner_of_tools(tenant))
     }
 
-    /// Returns the tenant whose the list of tools is: none, unless processes start with secrets.
-    /// Then a definition may tell something of its tenant.
+    /// Returns the tenant whose the list of tools is: none, unless processes start with secrets, or
+    /// with a caller's token. Then a definition may tell something of its tenant.
     fn owner_of_tools<'t>(&self, tenant: &'t TenantId) -> Option<&'t TenantId> {
-        (!self.names.is_empty()).then_some(tenant)
+        (!self.names.is_empty() || self.wants_caller_tokens).then_some(tenant)
+    }
+
+    /// Returns the tokens of the tenant's callers, if the server is called in their name.
+    pub(super) fn caller_tokens(&self, tenant: &TenantId) -> Option<Arc<CallerTokens>> {
+        let ProcessGroup { id, config, environment, .. } = &self.group;
+        let tokens = || environment.tokens.of_callers(tenant, id, config);
+        self.wants_caller_tokens.then(tokens)
     }
 
     pub(super) fn all(&self) -> Vec<OwnedBackend> {

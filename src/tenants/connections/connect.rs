@@ -121,7 +121,7 @@ impl Connections {
             state: &state,
             verifier: &verifier,
             scopes: requested.clone(),
-            resource: &provider.resource(),
+            resource: provider.resource(),
         };
         let url = request.url(&at)?;
         provider.fetch.check(&url)?;
@@ -182,7 +182,7 @@ impl Connections {
         form.add("code", code);
         form.add("redirect_uri", &begun.redirect_uri);
         form.add("code_verifier", &begun.verifier);
-        form.add("resource", &provider.resource());
+        form.add_some("resource", provider.resource());
         let secret = begun.client.as_ref().and_then(|it| it.secret.clone()).map(Secret::new);
         let client = match &begun.client {
             Some(known) => known_client(known, secret.as_ref()),

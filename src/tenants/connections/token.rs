@@ -157,7 +157,7 @@ impl Connections {
         let provider = self.provider(server).await?;
         let mut form = Form::new("refresh_token");
         form.add("refresh_token", held.refresh.as_deref().unwrap_or_default());
-        form.add("resource", &provider.resource());
+        form.add_some("resource", provider.resource());
         let secret = held.client.as_ref().and_then(|it| it.secret.clone()).map(Secret::new);
         let client = match &held.client {
             Some(known) => known_client(known, secret.as_ref()),

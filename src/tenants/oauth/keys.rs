@@ -46,12 +46,12 @@ pub(super) enum KeySetError {
 }
 
 /// Returns the claims that every token must have, whatever its key.
-pub(super) fn requirements(issuer: &str, audience: &str) -> Validation {
+pub(super) fn requirements(issuer: &str, audiences: &[&str]) -> Validation {
     // Replaced by the algorithms of each key.
     let mut validation = Validation::new(Algorithm::ES256);
     validation.set_required_spec_claims(&["exp", "iss", "aud"]);
     validation.set_issuer(&[issuer]);
-    validation.set_audience(&[audience]);
+    validation.set_audience(audiences);
     validation.validate_nbf = true;
     validation.leeway = LEEWAY_S;
     validation
@@ -173,7 +173,7 @@ mod tests {
 
     fn set(keys: &[String]) -> KeySet {
         let json = format!(r#"{{"keys":[{}],"more":1}}"#, keys.join(","));
-        KeySet::parse(json.as_bytes(), &requirements("i", "a")).unwrap()
+        KeySet::parse(json.as_bytes(), &requirements("i", &["a"])).unwrap()
     }
 
     fn algorithms_of(key: &str) -> Vec<Algorithm> {
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn documents_that_are_no_key_set_are_refused() {
         let error = |json: &str| {
-            let set = KeySet::parse(json.as_bytes(), &requirements("i", "a"));
+            let set = KeySet::parse(json.as_bytes(), &requirements("i", &["a"]));
             set.err().unwrap().to_string()
         };
         for json in ["", "<html>", "{}", "[]", r#"{"keys":{}}"#, r#"{"keys":[]"#] {

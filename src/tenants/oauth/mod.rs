@@ -5,7 +5,9 @@
 //! - `keys`: the provider's keys with their algorithms
 //! - `jwks`: the known keys, and their fetches
 //! - `resource`: tells clients how to get a token
+//! - `caller`: a valid token, for servers that are called in the caller's name
 
+mod caller;
 mod jwks;
 mod keys;
 mod resource;
@@ -22,6 +24,7 @@ use crate::config::OAuth;
 use jwks::Jwks;
 use token::TokenHeader;
 
+pub use caller::CallerToken;
 pub use jwks::{FetchSetupError, RETRY_AFTER};
 pub use resource::Resource;
 pub use token::looks_like_jwt;
@@ -72,7 +75,9 @@ pub enum TokenError {
 impl Verifier {
     /// Starts without keys: [`Verifier::run`] or the first token fetches them.
     pub fn new(config: &OAuth) -> Result<Arc<Self>, FetchSetupError> {
-        let requirements = keys::requirements(&config.issuer, &config.audience);
+        let client = config.client_id.as_deref();
+        let audiences: Vec<_> = [config.audience.as_str()].into_iter().chain(client).collect();
+        let requirements = keys::requirements(&config.issuer, &audiences);
         Ok(Arc::new(Self {
             jwks: Arc::new(Jwks::new(&config.jwks_url, requirements)?),
             issuer: config.issuer.clone(),

@@ -71,6 +71,7 @@ mod tests {
             audience: audience.to_owned(),
             jwks_url: "https://id.example/keys".parse().unwrap(),
             tenant_claim: "/tenant".to_owned(),
+            client_id: None,
         })
     }
 

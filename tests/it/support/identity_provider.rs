@@ -208,6 +208,7 @@ impl Provider {
             audience: AUDIENCE.to_owned(),
             jwks_url: self.url.parse().unwrap(),
             tenant_claim: "/tenant".to_owned(),
+            client_id: None,
         };
         Verifier::new(&config).unwrap()
     }

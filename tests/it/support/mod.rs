@@ -55,7 +55,7 @@ pub use self::redis::{Redis, Replica};
 pub use self::setup::{Setup, python};
 pub use self::skip::{missing, skipped};
 pub use self::tenants::Tenants;
-pub use self::token_endpoint::TokenEndpoint;
+pub use self::token_endpoint::{Asked, TokenEndpoint};
 
 /// The program under test.
 pub const TRUNKLINE: &str = env!("CARGO_BIN_EXE_trunkline");

@@ -55,8 +55,10 @@ impl Confinement {
         SigSet::empty().thread_set_mask().map_err(plain("the signals"))?;
         // Prepared in this process, to which paths such as `.` and `/proc/self` refer, and before
         // the limits, because opening the paths takes descriptors.
-        let directory = self.profile.directory.as_deref();
-        let reach = self.profile.reach.as_ref().map(|reach| landlock::prepare(reach, directory));
+        let Profile { directory, token_directory, .. } = &self.profile;
+        let prepare =
+            |reach| landlock::prepare(reach, directory.as_deref(), token_directory.as_deref());
+        let reach = self.profile.reach.as_ref().map(prepare);
         let reach = reach.transpose()?;
         // Limits may need rights that another user does not have.
         set_limits(&self.profile)?;

@@ -31,6 +31,11 @@ impl PrivateDirectory {
         Ok(directory)
     }
 
+    /// Takes over a directory that there is.
+    pub fn existing(path: PathBuf) -> Self {
+        Self(path)
+    }
+
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -38,7 +43,11 @@ impl PrivateDirectory {
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
+        let removed = fs::remove_dir_all(&self.0);
+        if let Err(error) = removed.or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        }) {
             // Nobody may be left to read it, which is no reason to panic.
             let _ = writeln!(
                 io::stderr(),

@@ -16,6 +16,7 @@ const TESTED: ABI = ABI::V7;
 pub(super) fn prepare(
     reach: &Reach,
     directory: Option<&Path>,
+    token_directory: Option<&Path>,
 ) -> Result<RulesetCreated, ConfineError> {
     // Newer kernels also block signals and abstract sockets to processes outside the sandbox.
     let mut rules = Ruleset::default()
@@ -33,6 +34,9 @@ pub(super) fn prepare(
     }
     if let Some(path) = directory {
         rules = rules.add_rule(beneath(path, "cwd", AccessFs::from_all(TESTED))?)?;
+    }
+    if let Some(path) = token_directory {
+        rules = rules.add_rule(beneath(path, "oauth", AccessFs::from_read(TESTED))?)?;
     }
     for port in reach.connect.iter().flatten() {
         rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;

@@ -50,6 +50,10 @@ pub const CANNOT_RUN: u8 = 126;
 pub struct Profile {
     /// The server's private directory. The guard creates and removes it.
     pub directory: Option<PathBuf>,
+    /// The directory of the file with the server's access token, to be read by the server. The
+    /// gateway creates it; the guard removes it, since the gateway may have ended.
+    #[serde(default)]
+    pub token_directory: Option<PathBuf>,
     /// The user to become.
     pub user: Option<User>,
     pub limits: BTreeMap<ResourceLimit, u64>,

@@ -2,89 +2,57 @@
 //!
 //! All connections to a server share one [`TokenSource`]; with a grant of each tenant, those of one
 //! tenant. A token is kept until shortly before its end. One request renews it for all callers.
+//! Where each caller has tokens of its own, [`callers`] has a source for each.
 
-use std::collections::BTreeSet;
+mod callers;
+mod token;
+
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::header::HeaderValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::callers::CallerGrant;
+pub(crate) use self::callers::CallerTokens;
+pub(crate) use self::token::Token;
 use super::client::SetupError;
 use crate::common::ids::{ServerId, TenantId};
-use crate::common::secret::Secret;
-use crate::config::{Grant, Upstream};
+use crate::config::{Grant, ServerConfig};
 use crate::oauth::OAuthError;
 use crate::oauth::challenge::Challenge;
 use crate::oauth::provider::{self, Provider};
 use crate::oauth::request::{self, Form};
 use crate::tenants::connections::{AccessToken, Connections, NoToken};
 
-/// A token is renewed this long before its end, or after nine tenths of its life if that is later.
-const RENEW_BEFORE: Duration = Duration::from_secs(60);
 /// After a failure, no request for a token is made for so long.
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
-/// A refused token that is younger is not replaced, unless other scopes are asked for: the server
-/// would refuse the next one, too. Half of a short life counts as long.
-const REPLACED_AFTER: Duration = Duration::from_secs(5);
 /// The most scopes that servers may ask for, beside the configured ones.
 const ASKED_SCOPES_MAX: usize = 32;
+/// The refusal of scopes that cannot be had (RFC 6749).
+const INVALID_SCOPE: &str = "invalid_scope";
 
 /// Why there is no token. Has nothing of any secret, and of the authorization server's own words an
 /// error code alone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TokenError {
+pub(crate) enum TokenError {
     #[error("the gateway has no access token for it: {0}")]
     Failed(OAuthError),
     /// The tenant has to connect itself first, or once more.
     #[error("the tenant has to connect itself to it")]
     NotConnected { server: String, url: String },
+    /// No caller has one that could be exchanged.
+    #[error("the gateway has no access token for it: no caller has come with a token yet")]
+    NoCaller,
+    #[error("the token of its caller has expired")]
+    CallerExpired,
 }
 
 impl From<OAuthError> for TokenError {
     fn from(error: OAuthError) -> Self {
         Self::Failed(error)
-    }
-}
-
-/// An access token.
-pub(super) struct Token {
-    /// The value of `Authorization`; sensitive.
-    pub(super) header: HeaderValue,
-    obtained: Instant,
-    /// `None` if the authorization server did not say.
-    expires: Option<Instant>,
-    /// Counts the tokens of a tenant's connection.
-    version: i64,
-}
-
-impl Token {
-    fn new(token: &Secret, obtained: Instant, life: Option<Duration>, version: i64) -> Self {
-        let header = HeaderValue::from_str(&format!("Bearer {}", token.expose()));
-        let mut header = header.expect("tokens are graphic ASCII");
-        header.set_sensitive(true);
-        Self { header, obtained, expires: life.map(|life| obtained + life), version }
-    }
-
-    fn is_valid(&self, now: Instant) -> bool {
-        self.expires.is_none_or(|expires| now < expires)
-    }
-
-    /// Returns whether another one may do if the server refuses this one.
-    fn is_replaceable(&self) -> bool {
-        let life = self.expires.map(|expires| expires.saturating_duration_since(self.obtained));
-        let after = life.map_or(REPLACED_AFTER, |life| REPLACED_AFTER.min(life / 2));
-        self.obtained.elapsed() >= after
-    }
-
-    /// Returns whether it is time for the next one.
-    fn is_due(&self, now: Instant) -> bool {
-        self.expires.is_some_and(|expires| {
-            let life = expires.saturating_duration_since(self.obtained);
-            now + RENEW_BEFORE.min(life / 10) >= expires
-        })
     }
 }
 
@@ -95,6 +63,14 @@ type Renewing = watch::Receiver<Option<Renewed>>;
 #[derive(Default)]
 pub struct TokenSources {
     all: Mutex<Vec<Arc<TokenSource>>>,
+    callers: Mutex<HashMap<(TenantId, ServerId), Arc<CallerTokens>>>,
+}
+
+/// The source of the tokens that a connection's requests have.
+pub(crate) enum ConnectionTokens {
+    All(Arc<TokenSource>),
+    /// Each caller's requests have their own.
+    Callers(Arc<CallerTokens>),
 }
 
 /// Asks for tokens in the name of one tenant.
@@ -109,19 +85,33 @@ impl TokenSources {
     /// Returns the source for a server, if it wants OAuth. A changed configuration makes a new one.
     pub(in crate::backend) fn of(
         &self,
-        upstream: &Upstream,
+        server: &ServerConfig,
+        tenant: TenantGrant,
+    ) -> Result<Option<ConnectionTokens>, SetupError> {
+        let Some(config) = server.oauth() else { return Ok(None) };
+        if config.grant.is_of_callers() {
+            let tokens = self.of_callers(&tenant.tenant, &tenant.server, server);
+            return Ok(Some(ConnectionTokens::Callers(tokens)));
+        }
+        self.shared(server, tenant).map(|source| source.map(ConnectionTokens::All))
+    }
+
+    /// Returns the source of the tokens that are not those of single callers.
+    pub(in crate::backend) fn shared(
+        &self,
+        server: &ServerConfig,
         tenant: TenantGrant,
     ) -> Result<Option<Arc<TokenSource>>, SetupError> {
-        let Some(config) = upstream.oauth.as_deref() else { return Ok(None) };
+        let Some(config) = server.oauth() else { return Ok(None) };
         if config.grant == Grant::AuthorizationCode {
             // A tenant's instances are few, and the store keeps their tokens.
             return Ok(Some(Arc::new(TokenSource::new(TokenGrant::Tenant(tenant)))));
         }
         let mut all = self.all.lock();
-        let url = Some(&upstream.url);
+        let url = server.url();
         let is_same = |it: &&Arc<TokenSource>| match &it.grant {
             TokenGrant::Gateway(provider) => provider.is_of(url, config),
-            TokenGrant::Tenant(_) => false,
+            TokenGrant::Tenant(_) | TokenGrant::Caller(_) => false,
         };
         if let Some(source) = all.iter().find(is_same) {
             return Ok(Some(source.clone()));
@@ -132,6 +122,24 @@ impl TokenSources {
         all.retain(|source| Arc::strong_count(source) > 1);
         all.push(source.clone());
         Ok(Some(source))
+    }
+
+    /// Returns the tokens of a tenant's callers at a server.
+    pub(crate) fn of_callers(
+        &self,
+        tenant: &TenantId,
+        server: &ServerId,
+        config: &ServerConfig,
+    ) -> Arc<CallerTokens> {
+        let mut callers = self.callers.lock();
+        let place = (tenant.clone(), server.clone());
+        if let Some(known) = callers.get(&place).filter(|it| it.is_of(config)) {
+            return known.clone();
+        }
+        callers.retain(|_, tokens| Arc::strong_count(tokens) > 1 || tokens.is_used());
+        let tokens = Arc::new(CallerTokens::new(config));
+        callers.insert(place, tokens.clone());
+        tokens
     }
 }
 
@@ -150,6 +158,8 @@ enum TokenGrant {
     Gateway(Box<Provider>),
     /// The consent of a tenant.
     Tenant(TenantGrant),
+    /// The own token of a caller.
+    Caller(CallerGrant),
 }
 
 /// The tokens of one server.
@@ -175,8 +185,19 @@ impl TokenSource {
         Self { grant, state: Mutex::default() }
     }
 
+    /// Returns whether there is a valid token now.
+    fn has_token(&self) -> bool {
+        let now = Instant::now();
+        self.state.lock().token.as_ref().is_some_and(|token| token.is_valid(now))
+    }
+
+    /// Returns whether there will be no token any more.
+    fn has_ended(&self, now: Instant) -> bool {
+        matches!(&self.grant, TokenGrant::Caller(caller) if caller.token.expires <= now)
+    }
+
     /// Returns a valid token. Whoever comes while one is obtained waits for that one.
-    pub(super) async fn token(self: &Arc<Self>) -> Renewed {
+    pub(crate) async fn token(self: &Arc<Self>) -> Renewed {
         let renewing = {
             let (now, mut state) = (Instant::now(), self.state.lock());
             match state.token.clone().filter(|token| token.is_valid(now)) {
@@ -207,13 +228,14 @@ impl TokenSource {
         }
         let mut state = self.state.lock();
         let mut asks_more = false;
-        if let TokenGrant::Gateway(provider) = &self.grant {
-            for scope in &challenge.scopes {
-                let is_known =
-                    provider.config.scopes.contains(scope) || state.asked.contains(scope);
-                if !is_known && state.asked.len() < ASKED_SCOPES_MAX {
-                    asks_more |= state.asked.insert(scope.clone());
-                }
+        for scope in &challenge.scopes {
+            let is_configured = match &self.grant {
+                TokenGrant::Gateway(provider) => provider.config.scopes.contains(scope),
+                TokenGrant::Caller(caller) => caller.asks_for(scope),
+                TokenGrant::Tenant(_) => true,
+            };
+            if !is_configured && state.asked.len() < ASKED_SCOPES_MAX {
+                asks_more |= state.asked.insert(scope.clone());
             }
         }
         if state.token.as_ref().is_some_and(|current| !Arc::ptr_eq(current, refused)) {
@@ -265,6 +287,11 @@ impl TokenSource {
                     tracing::warn!(server, %error, "no access token could be had: {error}");
                     provider.forget();
                 }
+                if matches!(error, TokenError::Failed(error) if error.code() == Some(INVALID_SCOPE))
+                {
+                    // Calls that need no more than the configured ones go on.
+                    state.asked.clear();
+                }
                 state.failed = Some((Instant::now(), error.clone()));
             }
         }
@@ -282,6 +309,7 @@ impl TokenSource {
                 let AccessToken { secret, obtained, life, version } = token;
                 Ok(Arc::new(Token::new(&secret, obtained, life, version)))
             }
+            TokenGrant::Caller(caller) => caller.obtain(asked).await,
         }
     }
 }
@@ -318,7 +346,7 @@ async fn client_token(provider: &Provider, asked: BTreeSet<String>) -> Result<To
     let scopes: BTreeSet<_> = provider.config.scopes.iter().cloned().chain(asked).collect();
     let mut form = Form::new("client_credentials");
     form.add_scopes(&scopes);
-    form.add("resource", &provider.resource());
+    form.add_some("resource", provider.resource());
     let tokens = request::tokens(&provider.fetch, &server, &client, form).await?;
     Ok(Token::new(&tokens.access, tokens.asked, tokens.life, 0))
 }
