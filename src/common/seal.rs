@@ -58,6 +58,10 @@ pub enum Purpose {
     Task = 12,
     /// The browser in which a tenant connects itself.
     ConnectBrowser = 13,
+    /// The id of a question to the client of a session.
+    Question = 20,
+    /// A call that goes on between two requests of its client.
+    ParkedCall = 21,
 }
 
 impl Sealer {

@@ -94,6 +94,13 @@ fn contradiction(server: &ServerConfig) -> Option<String> {
     if let Some(problem) = contradiction_of_oauth(server) {
         return Some(problem);
     }
+    if server.sessionless && *sharing != Sharing::Session {
+        return Some(
+            "has `sessionless = true`, and its callers need no session: remove it, or set \
+             `sharing = \"session\"`"
+                .to_owned(),
+        );
+    }
     if *exclusive && *instances > 1 {
         return Some(format!(
             "has `exclusive = true` and `instances = {instances}`, but no two instances may run \

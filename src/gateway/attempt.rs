@@ -201,7 +201,8 @@ impl AttemptAnswer {
         let (result, held, head) = read_answer(offload, answer, held, asked).await?;
         let ResultHead { kind, is_typed } = head;
         if kind == ResultKind::InputRequired && call.meta.capabilities.is_none() {
-            return Err(CallError::InputRequired);
+            let reason = "only MCP clients that declare `elicitation` can be asked".into();
+            return Err(CallError::InputRequired { reason });
         }
         let rate_status = std::mem::take(rate_status);
         Ok(Reply { result, held, kind, is_typed, era, queue, backend, rate_status, attempts, run })

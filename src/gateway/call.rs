@@ -45,7 +45,7 @@ pub struct Caller {
 impl Caller {
     /// Returns whether the server can serve this caller: some need a session.
     pub fn can_call(&self, server: &Server) -> bool {
-        self.session.is_some() || !matches!(server, Server::PerSession(_))
+        self.session.is_some() || !server.needs_session()
     }
 
     /// Returns whether a call would start a process of the caller's own.

@@ -27,7 +27,7 @@ impl From<NoBackend> for CallError {
         match no_backend {
             NoBackend::NoSession => Self::InvalidRequest(
                 "this server runs one process per MCP session; call it over /mcp, in a session \
-                 that `initialize` opened"
+                 that `initialize` opened, or ask its operator for `sessionless = true`"
                     .to_owned(),
             ),
             NoBackend::TenantFull(sessions) => Self::busy(

@@ -128,8 +128,8 @@ pub enum CallError {
     /// No room for the answer, for this reason.
     #[error("the server answered, and the answer was dropped: {0}")]
     AnswerDropped(String),
-    #[error("the tool asks for input that this caller cannot give")]
-    InputRequired,
+    #[error("the tool asks for input that this caller cannot give: {reason}")]
+    InputRequired { reason: Cow<'static, str> },
     /// Any of the others, after attempts or after the tenant's rates were charged.
     #[error("{last}{}", in_words(*attempts))]
     Attempted {
@@ -177,7 +177,7 @@ impl CallError {
             Self::BackendHttp { .. } => "backend_http",
             Self::BackendTooLarge => "backend_too_large",
             Self::AnswerDropped(_) => "answer_dropped",
-            Self::InputRequired => "input_required",
+            Self::InputRequired { .. } => "input_required",
             Self::NotRecorded(_) => "store_unavailable",
             Self::Withdrawn | Self::Cancelled { .. } => "cancelled",
             Self::DeadlineExceeded { .. } => "deadline_exceeded",
@@ -198,7 +198,7 @@ impl CallError {
                 PARSE_ERROR | INVALID_REQUEST | METHOD_NOT_FOUND | INVALID_PARAMS => Executed::No,
                 _ => Executed::Unknown,
             },
-            Self::BackendTooLarge | Self::AnswerDropped(_) | Self::InputRequired => {
+            Self::BackendTooLarge | Self::AnswerDropped(_) | Self::InputRequired { .. } => {
                 Executed::Unknown
             }
             _ => Executed::No,

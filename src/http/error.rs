@@ -85,7 +85,7 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         | CallError::Cancelled { .. }
         | CallError::Withdrawn => StatusCode::CONFLICT,
         CallError::TokenRequired { .. } => StatusCode::FORBIDDEN,
-        CallError::InputRequired => StatusCode::UNPROCESSABLE_ENTITY,
+        CallError::InputRequired { .. } => StatusCode::UNPROCESSABLE_ENTITY,
         CallError::Backend { .. }
         | CallError::BackendExited { .. }
         | CallError::BackendProtocol { .. }

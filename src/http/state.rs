@@ -15,6 +15,7 @@ use super::{admin, error, rest};
 use crate::calls::Calls;
 use crate::cluster::{Cluster, EndedSessions};
 use crate::common::seal::Sealer;
+use crate::common::tenant_quota::TenantQuota;
 use crate::config::{BatchConfig, Config};
 use crate::events::Kinds;
 use crate::events::recent::RecentCalls;
@@ -63,6 +64,9 @@ pub struct AppState {
     /// The other replicas, if this gateway is one of several.
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) stream_quota: Arc<StreamQuota>,
+    /// Permits for questions of servers that wait for their clients.
+    pub(super) question_quota: Arc<TenantQuota>,
+    pub(super) parked_calls: Arc<mcp::ParkedCalls>,
     /// The streams of clients of 2024-11-05; `None` if these are not served.
     pub(super) sse_clients: Option<mcp::SseClients>,
     pub(super) trunk: Trunk,
@@ -107,6 +111,8 @@ impl AppState {
             cluster: None,
             sealer,
             stream_quota: Arc::default(),
+            question_quota: TenantQuota::new(mcp::QUESTIONS_MAX, mcp::QUESTIONS_OF_TENANT_MAX),
+            parked_calls: Arc::default(),
             trunk: Trunk::new(gateway.clone()),
             sign_in: SignIn::default(),
             sse_clients: config.legacy_sse.then(mcp::SseClients::default),

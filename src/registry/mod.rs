@@ -103,7 +103,10 @@ impl Server {
             (Self::Shared(backend), _) => Ok(backend.clone().into()),
             (Self::PerTenant(tenants), _) => tenants.get(tenant),
             (Self::PerSession(sessions), Some(owner)) => Ok(sessions.get(owner)?.into()),
-            (Self::PerSession(_), None) => Err(NoBackend::NoSession),
+            (Self::PerSession(sessions), None) => match &sessions.sessionless {
+                Some(tenants) => tenants.get(tenant),
+                None => Err(NoBackend::NoSession),
+            },
         }
     }
 
@@ -125,8 +128,23 @@ impl Server {
         match self {
             Self::Shared(backend) => Some(backend.clone()),
             Self::PerTenant(tenants) => tenants.existing(tenant),
-            Self::PerSession(_) => None,
+            Self::PerSession(sessions) => sessions.sessionless.as_ref()?.existing(tenant),
         }
+    }
+
+    /// Returns whether callers need a session.
+    pub fn needs_session(&self) -> bool {
+        matches!(self, Self::PerSession(sessions) if sessions.sessionless.is_none())
+    }
+
+    /// Returns whether the server has a process for each session.
+    pub fn is_per_session(&self) -> bool {
+        matches!(self, Self::PerSession(_))
+    }
+
+    /// Returns whether the server may ask callers that have no session.
+    pub fn asks_callers(&self) -> bool {
+        matches!(self, Self::PerSession(sessions) if sessions.sessionless.is_some())
     }
 
     /// Returns the limit of a tenant's sessions, if each session has a process of its own.
@@ -142,8 +160,10 @@ impl Server {
         match (self, owner) {
             (Self::PerTenant(tenants), _) => !tenants.has_process(tenant),
             (Self::PerSession(sessions), Some(it)) => sessions.existing(&it.session).is_none(),
-            // Without a session there can be none.
-            (Self::Shared(_) | Self::PerSession(_), _) => false,
+            (Self::PerSession(sessions), None) => {
+                sessions.sessionless.as_ref().is_some_and(|it| !it.has_process(tenant))
+            }
+            (Self::Shared(_), _) => false,
         }
     }
 
@@ -156,7 +176,10 @@ impl Server {
         match (self, owner) {
             (Self::PerTenant(tenants), _) => tenants.known_tools(tenant),
             (Self::PerSession(sessions), Some(owner)) => sessions.known_tools(&owner.session),
-            (Self::Shared(_) | Self::PerSession(_), _) => None,
+            (Self::PerSession(sessions), None) => {
+                sessions.sessionless.as_ref()?.known_tools(tenant)
+            }
+            (Self::Shared(_), _) => None,
         }
     }
 
@@ -186,15 +209,17 @@ impl Server {
         }
     }
 
-    /// Returns the source of a tenant's notifications; `None` if only sessions get them.
-    pub fn source(&self, tenant: &TenantId) -> Option<ChangeSource> {
+    /// Returns the source of a tenant's notifications. `None` if each session has its own, and for
+    /// callers in a session where others have one.
+    pub fn source(&self, tenant: &TenantId, is_in_session: bool) -> Option<ChangeSource> {
         match self {
             Self::Shared(backend) => {
                 let (changes, backend) = (backend.changes().clone(), Some(backend.clone()));
                 Some(ChangeSource { changes, backend })
             }
             Self::PerTenant(tenants) => Some(tenants.source(tenant)),
-            Self::PerSession(_) => None,
+            Self::PerSession(_) if is_in_session => None,
+            Self::PerSession(sessions) => Some(sessions.sessionless.as_ref()?.source(tenant)),
         }
     }
 

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::known_tools::{KnownTools, learn_tools};
+use super::per_tenant::PerTenant;
 use super::process_group::{ProcessGroup, ProcessSlot};
 use super::{OwnedBackend, rollover, session_places};
 use crate::backend::Backend;
@@ -19,7 +20,8 @@ use crate::backend::instance::tools::ToolSet;
 use crate::backend::supervise::rollover::Stage;
 use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::common::limit_use::LimitUse;
-use crate::config::{self, ServerConfig, Start};
+use crate::config::{self, ServerConfig, Sharing, Start};
+use crate::tenants::secrets::Vault;
 
 /// The session that a backend belongs to.
 #[derive(Clone)]
@@ -52,6 +54,8 @@ pub struct PerSession {
     processes: Arc<Mutex<HashMap<SessionId, SessionProcess>>>,
     /// All processes are started alike, and no tenant has secrets in them.
     known: Arc<Mutex<KnownTools>>,
+    /// Serves callers without a session, if the operator allows that.
+    pub(super) sessionless: Option<PerTenant>,
     /// Set once the log says that lists leave the server out.
     is_said: AtomicBool,
 }
@@ -71,16 +75,33 @@ impl SessionProcess {
 }
 
 impl PerSession {
-    pub(super) fn new(group: ProcessGroup) -> Self {
+    pub(super) fn new(group: ProcessGroup, vault: &Arc<Vault>) -> Self {
         let (processes, known) = Default::default();
-        Self { group, processes, known, is_said: AtomicBool::new(false) }
+        let sessionless = of_tenants(&group.config);
+        let sessionless = sessionless.map(|it| PerTenant::new(group.renewed(it), vault.clone()));
+        Self { group, processes, known, sessionless, is_said: AtomicBool::new(false) }
     }
 
-    /// Returns the same server with another configuration. Processes stay until their sessions end.
-    pub(super) fn renewed(&self, config: config::ServerConfig) -> Self {
+    /// Returns the same server with another configuration. Processes of sessions stay until these
+    /// end, those of tenants until [`Self::replaced_by`].
+    pub(super) fn renewed(&self, config: config::ServerConfig, vault: &Arc<Vault>) -> Self {
         let (processes, known) = (self.processes.clone(), self.known.clone());
-        let is_said = AtomicBool::new(false);
-        Self { group: self.group.renewed(config), processes, known, is_said }
+        let group = self.group.renewed(config);
+        let sessionless = of_tenants(&group.config).map(|config| match &self.sessionless {
+            Some(tenants) => tenants.renewed(config),
+            None => PerTenant::new(group.renewed(config), vault.clone()),
+        });
+        Self { group, processes, known, sessionless, is_said: AtomicBool::new(false) }
+    }
+
+    /// Starts no more processes for tenants. Those that there are serve until the next server has
+    /// others ready, or drain if it serves sessions alone.
+    pub(super) fn replaced_by(&self, next: &config::ServerConfig) {
+        match (&self.sessionless, of_tenants(next)) {
+            (Some(tenants), Some(next)) => tenants.replaced_by(&next),
+            (Some(tenants), None) => tenants.drain(rollover::drain_time(&self.group.config, false)),
+            (None, _) => {}
+        }
     }
 
     /// Says in the log, once, that lists leave the server out for clients without a session.
@@ -100,6 +121,8 @@ impl PerSession {
         let processes = self.processes.lock();
         self.group.retired.cancel();
         processes.values().for_each(|process| process.backend.drain(within));
+        drop(processes);
+        self.sessionless.iter().for_each(|tenants| tenants.drain(within));
     }
 
     /// Returns the session's backend; starts it if it is not running.
@@ -183,7 +206,8 @@ impl PerSession {
             backend: process.backend.clone(),
             replacement: None,
         });
-        owned.collect()
+        let of_tenants = self.sessionless.iter().flat_map(PerTenant::all);
+        owned.chain(of_tenants).collect()
     }
 
     pub(super) fn end(&self, session: &SessionId) {
@@ -191,6 +215,19 @@ impl PerSession {
             process.stop.cancel();
         }
     }
+}
+
+/// Returns the configuration of the processes that serve callers without a session, if they are
+/// served. With one call at a time, a question of the server is about that call.
+fn of_tenants(config: &ServerConfig) -> Option<ServerConfig> {
+    config.sessionless.then(|| ServerConfig {
+        sharing: Sharing::Tenant,
+        instances: 1,
+        max_in_flight: 1,
+        adaptive: false,
+        max_tenants: config.max_sessions,
+        ..config.clone()
+    })
 }
 
 /// Waits until a session has not been used for `idle_timeout`, or has ended.

@@ -57,6 +57,7 @@ impl Registry {
             rollover.drain_old(next);
             match (&*server, next) {
                 (Server::PerTenant(tenants), Some(next)) => tenants.replaced_by(next),
+                (Server::PerSession(sessions), Some(next)) => sessions.replaced_by(next),
                 (_, Some(_)) => {}
                 (_, None) => self.forget_metrics(server),
             }
@@ -91,9 +92,9 @@ impl Registry {
         }
         match &*active {
             Server::PerSession(sessions) if config.sharing == Sharing::Session => {
-                let renewed = Server::PerSession(Box::new(sessions.renewed(config.clone())));
-                rollover.active = Some(Arc::new(renewed));
-                None
+                let renewed = sessions.renewed(config.clone(), &self.inner.vault);
+                rollover.active = Some(Arc::new(Server::PerSession(Box::new(renewed))));
+                sessions.sessionless.is_some().then(|| active.clone())
             }
             Server::PerTenant(tenants) if config.sharing == Sharing::Tenant => {
                 let renewed = Server::PerTenant(Box::new(tenants.renewed(config.clone())));
@@ -156,7 +157,7 @@ impl Registry {
         Arc::new(if is_of_tenants {
             Server::PerTenant(Box::new(PerTenant::new(group, inner.vault.clone())))
         } else {
-            Server::PerSession(Box::new(PerSession::new(group)))
+            Server::PerSession(Box::new(PerSession::new(group, &inner.vault)))
         })
     }
 
@@ -170,7 +171,7 @@ impl Registry {
     ) -> Arc<Server> {
         let stage = if old.is_some() { Stage::Waiting } else { Stage::Active };
         let changes = rollover.changes(id);
-        let recipients = Recipients { changes, client: None, shown_tools: None };
+        let recipients = Recipients { changes, ..Recipients::new(id.clone(), None) };
         let (id, environment) = (id.clone(), self.inner.environment.clone());
         let waited = waited(rollover, config);
         let backend =

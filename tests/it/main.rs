@@ -62,6 +62,7 @@ mod list_limits;
 mod live_page;
 mod live_page_verbs;
 mod logging;
+mod mcp_asking;
 mod mcp_batches;
 mod mcp_bursts;
 mod mcp_cancel;

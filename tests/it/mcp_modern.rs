@@ -103,7 +103,7 @@ async fn callers_that_cannot_be_asked_are_told_that_input_is_needed() {
         let request = request.header("accept", "application/json, text/event-stream");
         request.header("mcp-session-id", session).body(body.to_string()).send()
     };
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}});
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
     let session = post("", hello).await.unwrap();
     let session = session.headers()["mcp-session-id"].to_str().unwrap();

@@ -94,7 +94,9 @@ fn read(outcome: Result<Reply, CallError>) -> Outcome {
         Err(CallError::DeadlineExceeded { .. }) => Outcome::Expired,
         Err(CallError::BackendExited { .. }) => Outcome::Ended,
         Err(CallError::BackendTooLarge) => Outcome::TooLarge,
-        Err(CallError::BackendProtocol { .. } | CallError::InputRequired) => Outcome::Protocol,
+        Err(CallError::BackendProtocol { .. } | CallError::InputRequired { .. }) => {
+            Outcome::Protocol
+        }
         Err(CallError::Overloaded) => Outcome::Refused,
         Err(error) => Outcome::Wrong(format!("failed with {error:?}")),
     }

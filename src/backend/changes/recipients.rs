@@ -13,7 +13,12 @@ use crate::backend::connection::Connection;
 use crate::backend::connection::call_notifications::Passed;
 use crate::backend::instance::tools::ToolSet;
 use crate::common::ids::ServerId;
+use crate::protocol::jsonrpc::{Frame, INTERNAL_ERROR};
 use crate::protocol::mcp::LogLevel;
+
+/// The capabilities of callers that a server may ask. Those of each caller are looked at when it is
+/// to be asked. Roots are not among them: they would count for all callers of the server.
+const OF_CALLERS: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#;
 
 #[derive(Clone)]
 pub struct Recipients {
@@ -24,11 +29,23 @@ pub struct Recipients {
     pub client: Option<Arc<dyn SessionClient>>,
     /// The tools that the client may have been shown before its server started.
     pub shown_tools: Option<Arc<ToolSet>>,
+    /// Whether the server's requests go to the caller of the only call that it works on.
+    pub asks_callers: bool,
 }
 
 impl Recipients {
     pub fn new(server: ServerId, client: Option<Arc<dyn SessionClient>>) -> Self {
-        Self { changes: Changes::new(server), client, shown_tools: None }
+        let changes = Changes::new(server);
+        Self { changes, client, shown_tools: None, asks_callers: false }
+    }
+
+    /// Returns the capabilities that are declared to a legacy server: a JSON object. `None` if its
+    /// requests have no recipient.
+    pub(crate) fn capabilities(&self) -> Option<&str> {
+        match &self.client {
+            Some(client) => Some(client.capabilities()),
+            None => self.asks_callers.then_some(OF_CALLERS),
+        }
     }
 
     /// Returns the lists of a server that has just started, and of which listeners must hear. A
@@ -96,6 +113,7 @@ pub trait SessionClient: Send + Sync {
 }
 
 /// A request of a server to its client, to be answered under the server's own id.
+#[derive(Clone, Debug)]
 pub struct ServerRequest {
     /// The connection to answer on.
     pub connection: Weak<Connection>,
@@ -104,3 +122,29 @@ pub struct ServerRequest {
     pub method: String,
     pub params: Option<Bytes>,
 }
+
+impl ServerRequest {
+    /// Answers the request, unless its server has ended.
+    pub fn answer(&self, outcome: Result<&RawValue, &RawValue>) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.notify(Frame::answer(&self.id, outcome));
+        }
+    }
+
+    /// Refuses the request for this reason.
+    pub fn refuse(&self, why: &str) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.metrics.refused_requests.inc();
+            connection.notify(Frame::error(Some(&self.id), INTERNAL_ERROR, why, None));
+        }
+    }
+}
+
+/// For tests of channels: both are of one server, under one id.
+impl PartialEq for ServerRequest {
+    fn eq(&self, other: &Self) -> bool {
+        self.connection.ptr_eq(&other.connection) && self.id.get() == other.id.get()
+    }
+}
+
+impl Eq for ServerRequest {}

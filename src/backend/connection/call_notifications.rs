@@ -8,6 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::backend::changes::recipients::ServerRequest;
 use crate::common::byte_budget::{BytePermit, TenantBytes};
 use crate::protocol::mcp::LogLevel;
 
@@ -28,6 +29,8 @@ pub enum CallNotification {
     Acknowledged(Bytes),
     /// A whole message, to be passed on as it is.
     Message(Bytes),
+    /// A request of the server, to be answered by whoever reads it.
+    Question(Box<ServerRequest>),
 }
 
 /// The fate of a notification.
@@ -71,6 +74,8 @@ pub struct NotificationSender {
     unsent: Option<Arc<TenantBytes>>,
     /// The lowest level of log messages that the caller wants; none if `None`.
     log_level: Option<LogLevel>,
+    /// Whether the reader answers questions.
+    takes_questions: bool,
 }
 
 /// All senders of a channel share one.
@@ -98,7 +103,8 @@ impl NotificationSender {
     ) -> (Self, CallNotifications) {
         let channel = Arc::<Channel>::default();
         let notifications = CallNotifications { channel: channel.clone() };
-        (Self { channel: Arc::new(CompleteOnDrop(channel)), unsent, log_level }, notifications)
+        let channel = Arc::new(CompleteOnDrop(channel));
+        (Self { channel, unsent, log_level, takes_questions: false }, notifications)
     }
 
     /// Sends without waiting, because the reader of a connection must not depend on any one caller.
@@ -112,6 +118,15 @@ impl NotificationSender {
     /// Returns whether somebody may still read.
     pub fn is_read(&self) -> bool {
         !self.channel.0.queue.lock().is_unread
+    }
+
+    /// Returns the same sender to a reader that answers questions.
+    pub fn with_questions(self) -> Self {
+        Self { takes_questions: true, ..self }
+    }
+
+    pub(super) fn takes_questions(&self) -> bool {
+        self.takes_questions
     }
 
     pub(super) fn wants(&self, level: LogLevel) -> bool {
@@ -206,11 +221,14 @@ impl CallNotification {
     }
 
     fn cost(&self) -> usize {
-        let (Self::Progress(bytes)
-        | Self::Log(bytes)
-        | Self::Acknowledged(bytes)
-        | Self::Message(bytes)) = self;
-        bytes.len() + NOTIFICATION_COST
+        let len = match self {
+            Self::Progress(bytes)
+            | Self::Log(bytes)
+            | Self::Acknowledged(bytes)
+            | Self::Message(bytes) => bytes.len(),
+            Self::Question(request) => request.params.as_ref().map_or(0, Bytes::len),
+        };
+        len + NOTIFICATION_COST
     }
 }
 

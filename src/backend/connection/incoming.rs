@@ -80,7 +80,7 @@ fn take_now(connection: &Arc<Connection>, line: &Bytes, expected: ExpectedAnswer
             MessageKind::Answer
         }
         Ok(Message::Request { id, method, params }) => {
-            take_request(connection, line, id, &method, params);
+            take_request(connection, line, id, &method, params, expected);
             MessageKind::Other
         }
         // No real method is called so. Copied into another message, the name might add members to
@@ -130,6 +130,7 @@ fn take_request(
     id: &RawValue,
     method: &str,
     params: Option<&RawValue>,
+    expected: ExpectedAnswers,
 ) {
     if id.get().len() > ID_LEN_MAX {
         return;
@@ -142,15 +143,18 @@ fn take_request(
     if method == method::PING {
         return connection.notify(Frame::result(id, &serde_json::Map::new()));
     }
-    if let Some(client) = connection.client()
-        && is_plain(method)
-    {
-        return client.forward_request(ServerRequest {
-            connection: Arc::downgrade(connection),
-            id: id.to_owned(),
-            method: method.to_owned(),
-            params: params.map(|params| detach(line, params.get())),
-        });
+    let request = || ServerRequest {
+        connection: Arc::downgrade(connection),
+        id: id.to_owned(),
+        method: method.to_owned(),
+        params: params.map(|params| detach(line, params.get())),
+    };
+    match connection.client().filter(|_| is_plain(method)) {
+        Some(client) => return client.forward_request(request()),
+        None if connection.recipients.asks_callers && method != method::ROOTS_LIST => {
+            return connection.in_flight.ask(request(), expected);
+        }
+        None => {}
     }
     connection.metrics.refused_requests.inc();
     let message = "this request to the client is not supported here";

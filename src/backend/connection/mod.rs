@@ -11,6 +11,7 @@
 //! its answers from being read. Neither ever waits for a caller. Over HTTP ([`super::http`]) every
 //! request has a task of its own.
 
+mod ask_caller;
 mod call;
 pub mod call_notifications;
 mod in_flight;

@@ -20,8 +20,8 @@ pub(crate) async fn handshake(
     era: EraChoice,
     init_timeout: Duration,
 ) -> Result<Greeting, HandshakeError> {
-    let client = connection.client();
-    let capabilities = client.map_or("{}", |client| client.capabilities());
+    let declared = connection.recipients.capabilities();
+    let capabilities = declared.unwrap_or("{}");
     let initialize = async || {
         let request = |id| requests::initialize(id, capabilities);
         open_legacy(connection, connection.request(Instant::now() + init_timeout, request).await?)
@@ -35,7 +35,7 @@ pub(crate) async fn handshake(
         EraChoice::Auto => {}
     }
     // A session's own client is of the legacy era: a modern server could not send it requests.
-    if client.is_some() {
+    if declared.is_some() {
         return match initialize().await {
             Ok(greeting) => Ok(greeting),
             Err(refused) => discover(connection, init_timeout).await.ok().flatten().ok_or(refused),
@@ -52,7 +52,7 @@ pub(crate) async fn greet_over_sse(
     connection: &Arc<Connection>,
     init_timeout: Duration,
 ) -> Result<Greeting, HandshakeError> {
-    let capabilities = connection.client().map_or("{}", |client| client.capabilities());
+    let capabilities = connection.recipients.capabilities().unwrap_or("{}");
     let request = |id| requests::initialize(id, capabilities);
     open_legacy(connection, connection.request(Instant::now() + init_timeout, request).await?)
 }

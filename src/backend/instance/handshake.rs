@@ -60,15 +60,14 @@ pub async fn greet(
     era: EraChoice,
     deadline: Instant,
 ) -> Result<Greeting, HandshakeError> {
-    let client = connection.client();
-    let greeting = match (era, client) {
-        (EraChoice::Auto, Some(client)) => {
-            greet_for(client.capabilities(), connection, deadline).await?
+    let capabilities = connection.recipients.capabilities();
+    let greeting = match (era, capabilities) {
+        (EraChoice::Auto, Some(capabilities)) => {
+            greet_for(capabilities, connection, deadline).await?
         }
         (EraChoice::Auto, None) => greet_for_all(connection, deadline).await?,
-        (EraChoice::Legacy, client) => {
-            let capabilities = client.map_or("{}", |client| client.capabilities());
-            let initialize = |id| requests::initialize(id, capabilities);
+        (EraChoice::Legacy, capabilities) => {
+            let initialize = |id| requests::initialize(id, capabilities.unwrap_or("{}"));
             open_legacy(connection, connection.request(deadline, initialize).await?)?
         }
         (EraChoice::Modern, _) => {
@@ -82,8 +81,8 @@ pub async fn greet(
     Ok(greeting)
 }
 
-/// Greets for one client of the legacy era, with its own capabilities. Legacy goes first: a modern
-/// server could not ask this client for anything.
+/// Greets for a session's client, or for callers that may be asked, with their capabilities. Legacy
+/// goes first: the server then asks the session's client, which is of that era.
 async fn greet_for(
     capabilities: &str,
     connection: &Arc<Connection>,

@@ -21,16 +21,13 @@ fn without_a_file_the_bundled_server_is_open_to_this_machine() {
 #[test]
 fn the_defaults_are_those_that_are_documented() {
     let config = Setup::toml(SERVER).load();
-    assert_eq!(config.ops_listen, None);
-    assert_eq!(config.allowed_origins, []);
-    assert_eq!(config.allowed_hosts, []);
-    assert_eq!(config.session_keys, []);
+    assert!(config.ops_listen.is_none() && config.allowed_origins.is_empty());
+    assert!(config.allowed_hosts.is_empty() && config.session_keys.is_empty());
     assert_eq!(config.header_timeout, Duration::from_secs(10));
-    assert_eq!(config.drain_delay, Duration::ZERO);
-    assert_eq!(config.drain_timeout, Duration::from_secs(30));
+    let drain = (config.drain_delay, config.drain_timeout);
+    assert_eq!(drain, (Duration::ZERO, Duration::from_secs(30)));
     assert_eq!((config.max_body, config.max_response), (1 << 20, 16 << 20));
-    assert_eq!(config.limits.unsent_per_tenant, 32 << 20);
-    assert_eq!(config.limits.unsent, 128 << 20);
+    assert_eq!((config.limits.unsent_per_tenant, config.limits.unsent), (32 << 20, 128 << 20));
     let expected = ServerConfig {
         transport: Transport::Stdio(Program { command: "cat".into(), ..Program::default() }),
         instances: 1,
@@ -41,6 +38,7 @@ fn the_defaults_are_those_that_are_documented() {
         sharing: Sharing::Shared,
         sharing_is_explicit: false,
         max_sessions: 100,
+        sessionless: false,
         max_tenants: 100,
         idle_timeout: Duration::from_secs(600),
         start: Start::Eager,
@@ -177,6 +175,7 @@ fn every_key_of_a_file_is_used() {
         era = "legacy"
         sharing = "session"
         max_sessions = 9
+        sessionless = true
         idle_timeout = "10s"
         max_tenants = 8
         start = "lazy"
@@ -254,6 +253,7 @@ fn every_key_of_a_file_is_used() {
         sharing: Sharing::Session,
         sharing_is_explicit: true,
         max_sessions: 9,
+        sessionless: true,
         max_tenants: 8,
         idle_timeout: secs(10),
         start: Start::Lazy,

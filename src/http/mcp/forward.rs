@@ -8,8 +8,10 @@ use serde_json::value::RawValue;
 
 use super::capabilities::supported_capabilities;
 use super::modern::connect_question;
+use super::modern::questions::{self, ParkedRef};
 use super::modern::request_state::RequestState;
 use super::rpc::RpcError;
+use super::session::Session;
 use super::target::{CallTarget, reference_members};
 use super::tasks::{TaskSeal, TaskTranslation};
 use super::translate::Translation;
@@ -23,7 +25,9 @@ use crate::http::rest::asked::tags;
 use crate::protocol::jsonrpc::RawObject;
 use crate::protocol::jsonrpc::members::MemberChange;
 use crate::protocol::mcp::params::{Params, text_of};
+use crate::protocol::mcp::questions::Askable;
 use crate::protocol::mcp::requests::CallMeta;
+use crate::protocol::mcp::results::AskedTypes;
 use crate::protocol::mcp::{Era, LogLevel, extensions, meta, method};
 use crate::toolsets::arguments::ArgumentsError;
 use crate::toolsets::error::ToolsetError;
@@ -52,6 +56,10 @@ pub(super) struct ForwardedCall {
     pub(super) notifications: Option<CallNotifications>,
     /// Whether the client's user was asked to connect the tenant to the server.
     pub(super) awaits_connection: bool,
+    /// The questions that its client can be asked during the call, if its server asks callers.
+    pub(super) asks: Option<Askable>,
+    /// The call that goes on with this request.
+    pub(super) parked: Option<ParkedRef>,
 }
 
 impl ForwardedCall {
@@ -105,8 +113,9 @@ impl ForwardedCall {
                 .get("arguments")
                 .map(|json| http.body.slice_ref(json.get().as_bytes())),
         });
-        let opened = opened_state(params, state.as_ref())?;
+        let (opened, parked) = opened_state(params, state.as_ref())?;
         let awaits_connection = opened.as_deref().is_some_and(connect_question::is_answered);
+        let asks = questions::asks(request, method, &server);
         let other_params = other_params(request, method, &target, opened, awaits_connection)?;
         let log_level = match era {
             Era::Modern => params.log_level()?,
@@ -116,17 +125,28 @@ impl ForwardedCall {
         // A legacy client always listens: a server of its session may ask it something at any time.
         // It gets all log lines unless it set a level.
         let listens = era == Era::Legacy || progress_token.is_some() || log_level.is_some();
+        let listens = listens || asks.is_some();
         let min_level = log_level.or((era == Era::Legacy).then_some(LogLevel::Debug));
         let unsent = || Some(caller.tenant.held.unsent.clone());
         let listener = listens.then(|| NotificationSender::new(min_level, unsent()));
         let (listener, notifications) = listener.unzip();
+        let listener = match asks {
+            Some(_) => listener.map(NotificationSender::with_questions),
+            None => listener,
+        };
         let traced = request.sample(method);
-        // Through a shared server a legacy client cannot be asked anything.
-        let capabilities = (era == Era::Modern).then(|| {
-            let capabilities = params.meta(meta::CLIENT_CAPABILITIES);
-            let capabilities = capabilities.map_or("{}", RawValue::get);
-            supported_capabilities(capabilities, &http.scope, era)
-        });
+        let capabilities = match era {
+            Era::Modern => {
+                let capabilities = params.meta(meta::CLIENT_CAPABILITIES);
+                let capabilities = capabilities.map_or("{}", RawValue::get);
+                Some(supported_capabilities(capabilities, &http.scope, era))
+            }
+            // Of the client's capabilities, those for which the gateway speaks in its stead.
+            Era::Legacy => {
+                let askable = request.session.and_then(Session::askable);
+                askable.map(|(_, declared)| (declared.clone(), AskedTypes::default()))
+            }
+        };
         let (capabilities, asked_types) = capabilities.unzip();
         let asked_types = asked_types.unwrap_or_default();
         let meta = CallMeta {
@@ -189,7 +209,7 @@ impl ForwardedCall {
             is_kept: false,
             begin_mark: None,
         };
-        Ok(Self { call, translation, notifications, awaits_connection })
+        Ok(Self { call, translation, notifications, awaits_connection, asks, parked })
     }
 }
 
@@ -203,7 +223,9 @@ fn other_params(
 ) -> Result<String, RpcError> {
     let params = &request.params;
     // The answer to a question of the gateway's own is not for the server.
-    let answers = if is_for_gateway { "inputResponses" } else { "requestState" };
+    // In the legacy era the gateway writes this member.
+    let is_for_gateway_alone = is_for_gateway || request.era == Era::Legacy;
+    let answers = if is_for_gateway_alone { "inputResponses" } else { "requestState" };
     let mut others = match (method, &request.http.scope) {
         // The gateway offers no tasks, so `task` is ignored.
         (method::TOOLS_CALL, _) => {
@@ -232,19 +254,20 @@ fn other_params(
     Ok(others)
 }
 
-/// Opens the state that the client brings back.
+/// Opens the state that the client brings back: its server's, or that of a call that goes on.
 fn opened_state(
     params: &Params<'_>,
     state: Option<&RequestState>,
-) -> Result<Option<String>, RpcError> {
-    let (Some(sealed), Some(state)) = (params.get("requestState"), state) else { return Ok(None) };
-    let opened = text_of(sealed).and_then(|sealed| state.open(&sealed));
-    opened.map(Some).ok_or_else(|| {
-        RpcError::invalid_params(
-            "`params.requestState` was not given out for this request, or has expired: start again \
-             without it",
-        )
-    })
+) -> Result<(Option<String>, Option<ParkedRef>), RpcError> {
+    let (Some(sealed), Some(state)) = (params.get("requestState"), state) else {
+        return Ok((None, None));
+    };
+    let sealed = text_of(sealed).unwrap_or_default();
+    let opened = (state.open(&sealed), ParkedRef::open(state, &sealed));
+    if opened.0.is_none() && opened.1.is_none() {
+        return Err(questions::unknown_state());
+    }
+    Ok(opened)
 }
 
 fn task_translation(request: &McpRequest<'_>, target: &CallTarget) -> Box<TaskTranslation> {

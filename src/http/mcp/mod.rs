@@ -58,6 +58,7 @@ use tokio::time::Instant;
 use self::forward::forwarded_method;
 pub(super) use self::legacy::{delete_session as delete, open_session_stream as get};
 use self::lists::ListKind;
+pub(super) use self::modern::questions::ParkedCalls;
 use self::rpc::RpcError;
 use self::scope::{EndpointPath, Scope};
 pub(super) use self::session::QUERIES_MAX as SESSION_QUERIES_MAX;
@@ -85,6 +86,9 @@ use crate::toolsets::Toolset;
 
 /// Begins the names of headers that repeat a tool's arguments.
 const PARAM_PREFIX: &str = "mcp-param-";
+/// The most questions of servers that wait for their clients, and of one tenant's clients.
+pub(super) const QUESTIONS_MAX: usize = 16 * 1024;
+pub(super) const QUESTIONS_OF_TENANT_MAX: usize = 256;
 const JSON: &str = "application/json";
 /// Leaves room for a message around arguments of the greatest depth.
 const MESSAGE_DEPTH_MAX: usize = DEPTH_MAX + 2;

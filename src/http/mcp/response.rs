@@ -10,9 +10,11 @@ use bytes::Bytes;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::modern::questions::QuestionDesk;
 use super::rpc;
 use super::translate::{Translated, Translation};
-use crate::backend::connection::call_notifications::CallNotifications;
+use crate::backend::changes::recipients::ServerRequest;
+use crate::backend::connection::call_notifications::{CallNotification, CallNotifications};
 use crate::common::ids::CallId;
 use crate::gateway::{CallError, Held, Reply};
 use crate::http::headers::{ATTEMPTS, CALL_ID, add_rate_status, text_value};
@@ -28,7 +30,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(25);
 type Running = Pin<Box<dyn Future<Output = Option<RpcResponse>> + Send>>;
 
 /// A JSON-RPC response, and the HTTP status and headers that go with it.
-struct RpcResponse {
+pub(super) struct RpcResponse {
     status: StatusCode,
     message: Bytes,
     /// Counts the message's bytes until the client has taken them.
@@ -45,6 +47,8 @@ pub(super) struct CallResponse {
     /// The outcome of `running`.
     response: Option<RpcResponse>,
     translation: Arc<Translation>,
+    /// Puts the server's questions to the client, if it can be asked.
+    desk: Option<QuestionDesk>,
     /// A notification that was taken before the stream began.
     first: Option<Bytes>,
     /// Nothing follows the response.
@@ -66,7 +70,13 @@ impl CallResponse {
         let translating = translation.clone();
         let running = async move { Some(RpcResponse::new(translating, outcome.await?).await) };
         let running: Option<Running> = Some(Box::pin(running));
-        Self { running, notifications, response: None, translation, first: None, is_over: false }
+        let (response, desk, first) = (None, None, None);
+        Self { running, notifications, response, translation, desk, first, is_over: false }
+    }
+
+    /// Puts the server's questions to the client.
+    pub(super) fn with_desk(self, desk: QuestionDesk) -> Self {
+        Self { desk: Some(desk), ..self }
     }
 
     /// Responds with JSON if the result comes first, and with a stream otherwise. So nobody has to
@@ -85,7 +95,10 @@ impl CallResponse {
     /// Gives the call a task of its own: a stream is not polled while its client does not read, but
     /// the call's deadline must hold. The task ends with the stream.
     fn in_task(mut self) -> Self {
-        if let Some(running) = self.running.take() {
+        // A call that may go on after this response has a task already.
+        if self.desk.is_none()
+            && let Some(running) = self.running.take()
+        {
             let task = AbortOnDropHandle::new(tokio::spawn(running));
             self.running = Some(Box::pin(async { task.await.ok().flatten() }));
         }
@@ -112,10 +125,32 @@ impl CallResponse {
                     None => return Step::End(self.response.take()),
                 },
             };
+            let event = match event {
+                CallNotification::Question(question) => match self.put(*question) {
+                    Some(response) => return Step::End(Some(response)),
+                    None => continue,
+                },
+                event => event,
+            };
             if let Some(message) = self.translation.notification(event) {
                 return Step::Notification(message);
             }
         }
+    }
+}
+
+impl CallResponse {
+    /// Parks the call, and returns the response that asks the client. `None` if the question was
+    /// refused.
+    fn put(&mut self, question: ServerRequest) -> Option<RpcResponse> {
+        let Some(desk) = &self.desk else {
+            question.refuse("the caller cannot be asked");
+            return None;
+        };
+        let message = desk.put(question, &self.translation, &mut self.notifications)?;
+        self.running = None;
+        let (status, rate_status) = (StatusCode::OK, RateStatus::default());
+        Some(RpcResponse { status, message, held: None, rate_status, attempts: 1 })
     }
 }
 

@@ -76,7 +76,7 @@ impl Translation {
                 Some(rpc::notification(method::LOG_MESSAGE, &params))
             }
             CallNotification::Message(message) => Some(message),
-            CallNotification::Acknowledged(_) => None,
+            CallNotification::Acknowledged(_) | CallNotification::Question(_) => None,
         }
     }
 

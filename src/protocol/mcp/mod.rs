@@ -13,6 +13,7 @@
 //! - [`headers`]: the headers in which a modern client repeats its body
 //! - [`names`]: names on the endpoint that combines all servers; [`apps`] and [`skills`]: URIs in
 //!   definitions and entries there
+//! - [`questions`]: questions of servers to clients, in the forms of both eras
 //! - [`trace`]: trace context from a caller's headers
 
 pub mod about;
@@ -23,6 +24,7 @@ mod log_level;
 pub mod names;
 pub mod pages;
 pub mod params;
+pub mod questions;
 pub mod requests;
 pub mod results;
 pub mod skills;
@@ -69,6 +71,8 @@ pub mod method {
     /// Modern: names the changes that a subscription will report.
     pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
     pub const PROGRESS: &str = "notifications/progress";
+    /// Legacy: a request of a server.
+    pub const ROOTS_LIST: &str = "roots/list";
     /// Legacy.
     pub const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
     pub const LOG_MESSAGE: &str = "notifications/message";

@@ -154,7 +154,8 @@ impl PerTenant {
         let stage = if kept.is_some() { Stage::Waiting } else { Stage::Active };
         let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
         let changes = rollover.changes(&self.group.id);
-        let recipients = Recipients { changes, client: None, shown_tools: None };
+        let asks_callers = self.group.config.sessionless;
+        let recipients = Recipients { changes, client: None, shown_tools: None, asks_callers };
         let (id, environment) = (self.group.id.clone(), self.group.environment.of_tenant(tenant));
         let backend = Backend::new(id, config, environment, Arc::new(secrets), recipients, stage);
         let is_replaced =

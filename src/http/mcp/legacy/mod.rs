@@ -6,6 +6,7 @@ pub(super) mod batch;
 mod log_level;
 mod opening;
 mod outliving;
+mod questions;
 mod resources;
 pub(crate) mod session_stream;
 
@@ -27,9 +28,9 @@ use super::forward::ForwardedCall;
 use super::lists::{self, ListKind};
 use super::response::CallResponse;
 use super::rpc::{self, RpcError};
-use super::session::Session;
 use super::session::forward_to_owner::{KeepAlives, PROMPT};
 use super::session::sessions::SessionInUse;
+use super::session::{QuestionId, Session};
 use super::{HttpRequest, McpRequest, SESSION_ID, is_modern, text_header, toolset};
 use crate::backend::changes::recipients::SessionClient;
 use crate::backend::{Backend, RunState};
@@ -39,7 +40,7 @@ use crate::http::AppState;
 use crate::http::headers::{asked_timeout, refuse_key};
 use crate::http::sse;
 use crate::protocol::jsonrpc::Frame;
-use crate::protocol::mcp::params::Params;
+use crate::protocol::mcp::params::{Params, text_of};
 use crate::protocol::mcp::{Era, method};
 use crate::registry::{Server, SessionOwner};
 use crate::tenants::limits::Admission;
@@ -185,10 +186,19 @@ async fn forward(
     let cancelled = CancellationToken::new();
     let running = session.register(request.id, call.listener.clone(), cancelled.clone());
     let (app, caller) = (http.app.clone(), request.caller.clone());
+    let of_session = session.clone();
     let outcome = Outliving::new(async move {
+        let outcome = async {
+            match call.meta.capabilities {
+                None => app.gateway.call(&caller, admission, &call).await,
+                Some(_) => {
+                    Box::pin(questions::call(&app, &of_session, &caller, admission, call)).await
+                }
+            }
+        };
         let outcome = tokio::select! {
             biased;
-            outcome = app.gateway.call(&caller, admission, &call) => Some(outcome),
+            outcome = outcome => Some(outcome),
             () = cancelled.cancelled() => None,
             never = KeepAlives::run(keep_alives) => match never {},
         };
@@ -215,7 +225,7 @@ fn check_process(session: &Session, server: &Server) -> Result<(), RpcError> {
 
 /// Returns whether each session has its own process of a server.
 fn is_per_session(server: &Server) -> bool {
-    matches!(server, Server::PerSession(_))
+    server.is_per_session()
 }
 
 /// Accepts a client's notification.
@@ -265,6 +275,16 @@ pub(super) async fn accept_response(
     outcome: Result<&RawValue, &RawValue>,
 ) -> Result<Response<Body>, RpcError> {
     let session = &session_of(http).await?.session;
+    let text = text_of(id);
+    if let Some(question) = text.and_then(|id| QuestionId::open(&http.app.sealer, session, &id)) {
+        let cluster = http.app.cluster.as_ref();
+        match question.replica.and_then(|it| it.other(cluster)).filter(|_| !http.is_forwarded) {
+            // If that replica has gone, so has the call.
+            Some(peer) => _ = http.forward_to(&peer, Instant::now() + PROMPT, None).await,
+            None => session.take_answer(question.number, outcome, http.held.clone()),
+        }
+        return Ok(StatusCode::ACCEPTED.into_response());
+    }
     if let Some(owner) = http.remote_owner(session) {
         return http.forward_to(owner, Instant::now() + PROMPT, None).await;
     }

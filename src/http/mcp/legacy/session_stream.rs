@@ -16,6 +16,7 @@ use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::session::{Registered, Session};
 use crate::http::mcp::stream::changes::{ChangeMessages, VisibleServers, is_ready};
 use crate::http::sse;
+use crate::protocol::mcp::Era;
 
 pub(super) struct SessionStream {
     changes: ChangeMessages,
@@ -32,7 +33,7 @@ impl SessionStream {
         let (caller, quota) = (&http.caller, &http.app.stream_quota);
         let is_visible = |server: &ServerId| caller.sees(server.as_str());
         session.retain_subscriptions(is_visible);
-        let mut servers = VisibleServers::new(http, caller, Lists::ALL);
+        let mut servers = VisibleServers::new(http, caller, Lists::ALL, Era::Legacy);
         let mut open = || {
             for backend in own_backends(http, session).iter().filter(|it| is_visible(it.id())) {
                 session.subscribe(backend.changes(), servers.lists(backend.id()), quota)?;

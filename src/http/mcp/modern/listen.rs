@@ -28,9 +28,9 @@ use crate::http::mcp::stream::stream_quota::StreamPermit;
 use crate::http::mcp::{McpRequest, Scope};
 use crate::http::sse;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
-use crate::protocol::mcp::method;
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::results::ServerCapabilities;
+use crate::protocol::mcp::{Era, method};
 use crate::registry::ChangeSource;
 use crate::tenants::limits::Admission;
 
@@ -128,7 +128,7 @@ async fn open_stream(
     let mailbox = Arc::new(Mailbox::new(caller.tenant.held.unsent.clone()));
     let mut subscriptions = HashMap::new();
     let mut accepted = Accepted::default();
-    let mut servers = VisibleServers::new(http, caller, wanted);
+    let mut servers = VisibleServers::new(http, caller, wanted, Era::Modern);
     let sources = servers.added();
     for (source, lists) in &sources {
         let server = source.changes.server();

@@ -4,6 +4,7 @@
 pub(crate) mod connect_question;
 pub(crate) mod listen;
 mod own_tasks;
+pub(crate) mod questions;
 pub(crate) mod request_state;
 
 use axum::body::Body;
@@ -119,12 +120,15 @@ async fn forward(
     }
     let forwarded = ForwardedCall::read(request, method, None)
         .map_err(|error| error.charged(Some(&mut admission)))?;
+    if forwarded.asks.is_some() || forwarded.parked.is_some() {
+        return Box::pin(questions::forward(request, forwarded, admission)).await;
+    }
     if own_tasks::may_become_task(&forwarded.call)
         && let Some(tool) = Box::pin(own_tasks::tool_of(request, &forwarded.call)).await
     {
         return Box::pin(own_tasks::forward(request, forwarded, tool, admission)).await;
     }
-    let ForwardedCall { call, translation, notifications, awaits_connection } = forwarded;
+    let ForwardedCall { call, translation, notifications, awaits_connection, .. } = forwarded;
     let (app, caller, id) = (&request.http.app, request.caller, call.id);
     if let Some(connections) = app.connections.as_ref().filter(|_| awaits_connection) {
         // The person is still at the page, most likely.

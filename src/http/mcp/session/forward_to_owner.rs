@@ -58,7 +58,18 @@ impl HttpRequest {
         deadline: Instant,
         id: Option<&RawValue>,
     ) -> Result<Response<Body>, RpcError> {
-        let Some(cluster) = self.cluster() else { return Err(session_not_found()) };
+        self.forward_or(owner, deadline, id, session_not_found).await
+    }
+
+    /// Forwards like [`Self::forward_to`], with another error if that replica has gone.
+    pub(crate) async fn forward_or(
+        &self,
+        owner: &Peer,
+        deadline: Instant,
+        id: Option<&RawValue>,
+        gone: fn() -> RpcError,
+    ) -> Result<Response<Body>, RpcError> {
+        let Some(cluster) = self.cluster() else { return Err(gone()) };
         let count = |outcome| self.app.gateway.metrics().forwarded(outcome).inc();
         let until = deadline + GRACE;
         match timeout_at(until, cluster.send(owner, &self.peer_request())).await {
@@ -71,7 +82,7 @@ impl HttpRequest {
             Ok(Err(PeerSendError::Gone(why))) => {
                 count("gone");
                 tracing::debug!(replica = %owner.address, %why, "the owner of a session is gone");
-                Err(session_not_found())
+                Err(gone())
             }
             Ok(Err(PeerSendError::Refused)) => {
                 count("refused");

@@ -7,11 +7,15 @@ mod ask_store;
 mod client;
 pub(crate) mod forward_to_owner;
 mod opened_tokens;
+mod questions;
+mod registered;
 mod revoked_sessions;
 mod session_token;
 pub(crate) mod sessions;
 
 pub(crate) use self::ask_store::QUERIES_MAX;
+pub(super) use self::questions::{QuestionId, Replica};
+pub(crate) use self::registered::Registered;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,6 +27,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::questions::OpenQuestions;
 use super::stream::stream_quota::{StreamPermit, StreamQuota};
 use crate::backend::changes::mailbox::{Lists, Mailbox};
 use crate::backend::changes::{Changes, Subscription};
@@ -36,6 +41,7 @@ use crate::common::ids::{ServerId, SessionId, TenantId};
 use crate::gateway::CallError;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::params::text_of;
+use crate::protocol::mcp::questions::Askable;
 use crate::protocol::mcp::{LogLevel, ProtocolVersion};
 use crate::tenants::Tenant;
 
@@ -68,6 +74,8 @@ pub(crate) struct Session {
     pub(crate) tenant: TenantId,
     /// The client's capabilities: a JSON object.
     capabilities: String,
+    /// The questions that the client can be asked, as they are declared to modern servers.
+    askable: Option<(Askable, String)>,
     pub(crate) version: ProtocolVersion,
     pub(crate) owner: OwnerReplica,
     /// When its token expires, in seconds since 1970.
@@ -97,6 +105,7 @@ struct SessionState {
     unheard: Option<(NotificationSender, CallNotifications)>,
     /// Requests of the session's own servers: who asked, under which id.
     server_requests: HashMap<u64, (Weak<Connection>, Box<RawValue>)>,
+    questions: OpenQuestions,
     last_number: u64,
     /// HTTP requests that are being handled.
     open_requests: usize,
@@ -113,10 +122,13 @@ impl Session {
         owner: OwnerReplica,
         expires: u64,
     ) -> Self {
+        let askable = Askable::of(&capabilities);
+        let askable = askable.is_some().then(|| (askable, askable.declare()));
         Self {
             id,
             tenant: tenant.id.clone(),
             capabilities,
+            askable,
             version,
             owner,
             expires,
@@ -297,6 +309,7 @@ impl SessionState {
             has_missed_lists: false,
             unheard: None,
             server_requests: HashMap::new(),
+            questions: OpenQuestions::new(),
             last_number: 0,
             open_requests: 0,
             last_used: Instant::now(),
@@ -364,28 +377,6 @@ fn canonical(id: &RawValue) -> String {
     match text_of(id) {
         Some(text) => format!("\"{text}"),
         None => id.get().to_owned(),
-    }
-}
-
-/// A request that is being answered, or the session's open stream. Registered until dropped.
-pub(crate) struct Registered {
-    pub(crate) session: Arc<Session>,
-    number: u64,
-    /// `None` if it cannot be cancelled.
-    id: Option<String>,
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        let mut state = self.session.state.lock();
-        state.last_used = Instant::now();
-        state.request_streams.retain(|(number, _)| *number != self.number);
-        state.session_stream.take_if(|(number, _)| *number == self.number);
-        if let Some(id) = &self.id
-            && state.running.get(id).is_some_and(|(number, _)| *number == self.number)
-        {
-            state.running.remove(id);
-        }
     }
 }
 

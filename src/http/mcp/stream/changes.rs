@@ -16,7 +16,7 @@ use crate::common::ids::ServerId;
 use crate::gateway::Caller;
 use crate::http::AppState;
 use crate::http::mcp::{HttpRequest, Scope, rpc};
-use crate::protocol::mcp::{meta, method};
+use crate::protocol::mcp::{Era, meta, method};
 use crate::registry::ChangeSource;
 
 pub(crate) struct ChangeMessages {
@@ -67,6 +67,7 @@ pub(crate) struct VisibleServers {
     pub(crate) app: Arc<AppState>,
     pub(crate) caller: Caller,
     scope: Scope,
+    is_in_session: bool,
     /// The lists that the client wants to be told of.
     wanted: Lists,
     changed: watch::Receiver<u64>,
@@ -75,8 +76,9 @@ pub(crate) struct VisibleServers {
 }
 
 impl VisibleServers {
-    pub(crate) fn new(http: &HttpRequest, caller: &Caller, wanted: Lists) -> Self {
+    pub(crate) fn new(http: &HttpRequest, caller: &Caller, wanted: Lists, era: Era) -> Self {
         Self {
+            is_in_session: era == Era::Legacy,
             app: http.app.clone(),
             caller: caller.clone(),
             scope: http.scope.clone(),
@@ -100,7 +102,8 @@ impl VisibleServers {
         let servers = self.app.gateway.servers(&self.caller);
         let shown = servers.filter(|server| self.scope.shows(server.id()));
         let tenant = &self.caller.tenant.id;
-        let now: Vec<_> = shown.filter_map(|server| server.source(tenant)).collect();
+        let now: Vec<_> =
+            shown.filter_map(|server| server.source(tenant, self.is_in_session)).collect();
         let of_now =
             |source: &ChangeSource| (source.changes.server().clone(), source.changes.clone());
         let before = std::mem::replace(&mut self.known, now.iter().map(of_now).collect());

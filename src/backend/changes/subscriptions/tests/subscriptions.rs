@@ -29,12 +29,16 @@ pub(super) struct Scene {
     keeping: JoinHandle<()>,
 }
 
+fn server() -> ServerId {
+    ServerId::parse("test").unwrap()
+}
+
 pub(super) fn open(version: ProtocolVersion, capabilities: Value) -> Scene {
     open_with(version, capabilities, Queue::new(64, QueueOptions::default()))
 }
 
 pub(super) fn open_with(version: ProtocolVersion, capabilities: Value, queue: Arc<Queue>) -> Scene {
-    let changes = Changes::new(ServerId::parse("test").unwrap());
+    let changes = Changes::new(server());
     let mailbox = Arc::new(Mailbox::default());
     let listener =
         Arc::new(changes.subscribe(TenantId::testing("a"), mailbox.clone(), Wanted::ALL));
@@ -49,8 +53,10 @@ fn run(
     version: ProtocolVersion,
     capabilities: Value,
 ) -> (Peer, JoinHandle<()>) {
-    let (connection, peer) =
-        connect(PIPE_LEN, Recipients { changes: changes.clone(), client: None, shown_tools: None });
+    let (connection, peer) = connect(
+        PIPE_LEN,
+        Recipients { changes: changes.clone(), ..Recipients::new(server(), None) },
+    );
     let capabilities = serde_json::from_value(capabilities).unwrap();
     let ready = Ready {
         connection,

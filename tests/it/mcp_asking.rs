@@ -1,0 +1,407 @@
+//! Questions between eras: a modern server asks a legacy client, a legacy server a modern one.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::support::mcp_legacy::{Session, Stream, messages, text_of};
+use crate::support::mcp_modern::{Ask, CLIENT_CAPABILITIES, Said};
+use crate::support::{Answer, Api, Database, Gateway, Mcp, Setup, eventually};
+
+const SESSIONLESS: &str = "sharing = \"session\"\nsessionless = true";
+const STATE: &str = "where we were: \"\u{e9}\" \\ \n \u{2028}";
+
+fn able() -> Value {
+    json!({"elicitation": {"form": {}}, "sampling": {}})
+}
+
+/// Puts the answer to a question.
+async fn reply(session: &Session, question: &Value, member: &str, value: Value) {
+    let answer = json!({"jsonrpc": "2.0", "id": question["id"], member: value});
+    assert_eq!(session.send(answer).await.status, 202);
+}
+
+/// The first message of a call that asks.
+async fn asked(session: &Session, tool: &str) -> (Stream, Value) {
+    let mut stream = Stream::of(session.call("c1", tool, json!({}))).await;
+    let question = stream.message().await;
+    assert_eq!(question["method"], "elicitation/create", "{question}");
+    (stream, question)
+}
+
+/// The words of the talking server, which repeats what it was answered.
+async fn repeated(stream: &mut Stream) -> Value {
+    let answer = stream.message().await;
+    assert_eq!(answer["id"], "c1", "{answer}");
+    serde_json::from_str(&text_of(&answer["result"])).unwrap()
+}
+
+#[tokio::test]
+async fn a_modern_server_asks_a_legacy_client_and_gets_its_answer() {
+    let setup = Setup::new().talker("m", "modern");
+    let gateway = setup.raw("[toolsets.t]\ntools = [\"m/ask\"]\n").start().await;
+    let accepted = json!({"action": "accept", "content": {"sure": true}});
+    for (path, tool) in [("/mcp/m", "ask"), ("/mcp", "m__ask"), ("/mcp/t/t", "m__ask")] {
+        let session = Session::open_with(&gateway, path, able()).await;
+        let (mut stream, question) = asked(&session, tool).await;
+        assert_eq!(question["params"], json!({"message": "sure?"}), "{path}");
+        reply(&session, &question, "result", accepted.clone()).await;
+        let words = repeated(&mut stream).await;
+        assert_eq!(words, json!({"state": STATE, "responses": {"q": accepted}}), "{path}");
+        // Answered once is answered.
+        reply(&session, &question, "result", accepted.clone()).await;
+        // A client that cannot decide.
+        let (mut stream, question) = asked(&session, tool).await;
+        reply(&session, &question, "error", json!({"code": -1, "message": "no"})).await;
+        let words = repeated(&mut stream).await;
+        assert_eq!(words["responses"], json!({"q": {"action": "cancel"}}), "{path}");
+    }
+    // The other requests that may ask.
+    let session = Session::open_with(&gateway, "/mcp/m", able()).await;
+    let read = json!({"jsonrpc": "2.0", "id": "c1", "method": "resources/read",
+        "params": {"uri": "ask:///"}});
+    let mut stream = Stream::of(session.post(read)).await;
+    let question = stream.message().await;
+    reply(&session, &question, "result", accepted.clone()).await;
+    assert_eq!(repeated(&mut stream).await["responses"]["q"], accepted);
+    let called = gateway.fake("m").received_of("tools/call");
+    let meta = &called[0]["params"]["_meta"][CLIENT_CAPABILITIES];
+    assert_eq!(*meta, able());
+    assert!(called[0]["params"].get("inputResponses").is_none());
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn only_the_session_that_was_asked_can_answer() {
+    let setup = Setup::new().without_anonymous().talker("m", "modern");
+    let setup = setup.with_tenant("a", "servers = [\"m\"]").with_tenant("b", "servers = [\"m\"]");
+    let gateway = setup.start().await;
+    let (a, b) = (gateway.as_tenant("a").await, gateway.as_tenant("b").await);
+    let session = Session::open_with(&a, "/mcp/m", able()).await;
+    let same_tenant = Session::open_with(&a, "/mcp/m", able()).await;
+    let other_tenant = Session::open_with(&b, "/mcp/m", able()).await;
+    let (mut stream, question) = asked(&session, "ask").await;
+    let (mut other_stream, other_question) = asked(&same_tenant, "ask").await;
+    let evil = json!({"action": "accept", "content": {"from": "another"}});
+    for other in [&same_tenant, &other_tenant] {
+        reply(other, &question, "result", evil.clone()).await;
+        reply(other, &json!({"id": 1}), "result", evil.clone()).await;
+        reply(other, &json!({"id": "1"}), "result", evil.clone()).await;
+    }
+    let own = json!({"action": "decline"});
+    reply(&session, &question, "result", own.clone()).await;
+    assert_eq!(repeated(&mut stream).await["responses"]["q"], own);
+    reply(&same_tenant, &other_question, "result", json!({"action": "cancel"})).await;
+    let words = repeated(&mut other_stream).await;
+    assert_eq!(words["responses"]["q"], json!({"action": "cancel"}));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_legacy_client_that_cannot_be_asked_is_told_why() {
+    let gateway = Setup::new().talker("m", "modern").start().await;
+    let error = async |able: Value| {
+        let session = Session::open_with(&gateway, "/mcp/m", able).await;
+        session.error("tools/call", json!({"name": "ask", "arguments": {}})).await
+    };
+    let none = error(json!({})).await;
+    assert_eq!((&none["code"], &none["data"]["code"]), (&json!(422), &json!("input_required")));
+    assert_eq!(none["data"]["executed"], "unknown");
+    let roots = error(json!({"roots": {}})).await;
+    assert_eq!(roots["data"]["code"], "input_required");
+    let message = roots["message"].as_str().unwrap();
+    assert!(message.contains("does not declare `elicitation` by `form`"), "{message}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_question_is_open_until_the_deadline_of_its_call() {
+    let gateway = Setup::new().talker("m", "modern").start().await;
+    let session = Session::open_with(&gateway, "/mcp/m", able()).await;
+    let call = session.call("c1", "ask", json!({})).header("trunkline-timeout-ms", "400");
+    let mut stream = Stream::of(call).await;
+    let question = stream.message().await;
+    let withdrawn = stream.message().await;
+    assert_eq!(withdrawn["method"], "notifications/cancelled");
+    assert_eq!(withdrawn["params"]["requestId"], question["id"]);
+    let late = stream.message().await;
+    assert_eq!(late["error"]["data"]["code"], "deadline_exceeded", "{late}");
+    assert_eq!(late["error"]["data"]["executed"], "unknown");
+    reply(&session, &question, "result", json!({"action": "accept"})).await;
+    assert_eq!(gateway.fake("m").received_of("tools/call").len(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn each_time_that_a_server_asks_counts_as_a_call() {
+    let setup = Setup::new().without_anonymous().talker("m", "modern");
+    let setup = setup.with_tenant("a", "servers = [\"m\"]\nrate = \"1/h\"\nburst = 1");
+    let gateway = setup.start().await;
+    let session = Session::open_with(&gateway.as_tenant("a").await, "/mcp/m", able()).await;
+    let (mut stream, question) = asked(&session, "ask").await;
+    reply(&session, &question, "result", json!({"action": "accept"})).await;
+    let refused = stream.message().await;
+    assert_eq!(refused["error"]["data"]["code"], "rate_limited", "{refused}");
+    assert_eq!(refused["error"]["data"]["executed"], "unknown");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_may_reach_any_replica() {
+    let database = Database::sqlite();
+    let keys = "session_keys = [\"0123456789abcdef0123456789abcdef\"]";
+    let one = || {
+        let setup = Setup::new().with_store(&database.url).set(keys);
+        let setup = setup.set("replicas.listen = \"127.0.0.1:0\"").talker("m", "modern");
+        setup.fake_with("own", &[], SESSIONLESS).start()
+    };
+    let (owner, other) = tokio::join!(one(), one());
+    let opened = Session::open_with(&owner, "/mcp/m", able()).await;
+    for (calls, answers) in [(&owner, &other), (&other, &owner), (&other, &other)] {
+        let (mut stream, question) = asked(&opened.at(calls, "/mcp/m"), "ask").await;
+        let accepted = json!({"action": "accept", "content": {}});
+        reply(&opened.at(answers, "/mcp/m"), &question, "result", accepted.clone()).await;
+        assert_eq!(repeated(&mut stream).await["responses"]["q"], accepted);
+    }
+    // A modern client's, too.
+    let question = json!({"question": {"id": "q1", "method": "elicitation/create"}});
+    let first = with(owner.mcp("/mcp/own").call("question", question.clone())).send().await;
+    let state = state_of(&first);
+    let mcp = other.mcp("/mcp/own");
+    let last = answered(mcp.call("question", question.clone()), &state, json!({"n": 1}));
+    assert_eq!(got(&last.send().await)["result"], json!({"n": 1}));
+    let again = answered(mcp.call("question", question), &state, json!({"n": 2})).send().await;
+    assert_eq!(again.error()["code"], -32602);
+    owner.stop().await;
+    other.stop().await;
+}
+
+/// A request of a client that can be asked.
+fn with(ask: Ask) -> Ask {
+    ask.meta(CLIENT_CAPABILITIES, able())
+}
+
+/// The same request, with the answer.
+fn answered(ask: Ask, state: &str, answer: Value) -> Ask {
+    with(ask).param("requestState", state).param("inputResponses", json!({"question": answer}))
+}
+
+fn state_of(said: &Said) -> String {
+    let result = said.result();
+    assert_eq!(result["resultType"], "input_required", "{result}");
+    result["requestState"].as_str().unwrap().to_owned()
+}
+
+/// The answer that the server got.
+fn got(said: &Said) -> Value {
+    serde_json::from_str(&said.tool_text()).unwrap()
+}
+
+async fn sessionless() -> Gateway {
+    let setup = Setup::new().without_anonymous().fake_with("own", &[], SESSIONLESS);
+    let setup = setup.raw("[toolsets.t]\ntools = [\"own/question\"]\n");
+    let tenant = "servers = [\"own\", \"toolset:t\"]";
+    setup.with_tenant("a", tenant).with_tenant("b", tenant).start().await
+}
+
+#[tokio::test]
+async fn a_legacy_server_asks_a_modern_client_and_the_same_call_goes_on() {
+    let gateway = sessionless().await;
+    let a = gateway.as_tenant("a").await;
+    let asks = json!({"question": {"id": "q \"1\"", "method": "elicitation/create",
+        "params": {"message": "é?", "requestedSchema": {}, "task": {"ttl": 1}}}});
+    for (path, tool) in
+        [("/mcp/own", "question"), ("/mcp", "own__question"), ("/mcp/t/t", "own__question")]
+    {
+        let mcp = a.mcp(path);
+        let first = with(mcp.call(tool, asks.clone())).send().await;
+        let question = &first.result()["inputRequests"]["question"];
+        assert_eq!(question["method"], "elicitation/create", "{path}");
+        assert_eq!(question["params"], json!({"message": "é?", "requestedSchema": {}}), "{path}");
+        let accepted = json!({"action": "accept", "content": {"n": 1.5}});
+        let last = answered(mcp.call(tool, asks.clone()), &state_of(&first), accepted.clone());
+        let last = last.send().await;
+        assert_eq!(got(&last), json!({"jsonrpc": "2.0", "id": "q \"1\"", "result": accepted}));
+        assert_eq!(last.result()["resultType"], "complete");
+        // One call, told of once.
+        assert_eq!(last.headers["trunkline-call-id"], first.headers["trunkline-call-id"]);
+    }
+    assert_eq!(gateway.fake("own").calls_of("question").len(), 3);
+    let greeted = gateway.fake("own").received_of("initialize").pop().unwrap();
+    let declared = json!({"elicitation": {"form": {}, "url": {}}, "sampling": {}});
+    assert_eq!(greeted["params"]["capabilities"], declared);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_parked_call_is_answered_once_by_its_own_tenant_and_request() {
+    let gateway = sessionless().await;
+    let (a, b) = (gateway.as_tenant("a").await, gateway.as_tenant("b").await);
+    let asks = json!({"question": {"id": 1, "method": "elicitation/create"}});
+    let mcp = a.mcp("/mcp/own");
+    let first = with(mcp.call("question", asks.clone())).send().await;
+    let (state, yes) = (state_of(&first), json!({"action": "accept"}));
+    let code = async |ask: Ask| ask.send().await.error()["code"].as_i64().unwrap();
+    let other = b.mcp("/mcp/own").call("question", asks.clone());
+    assert_eq!(code(answered(other, &state, yes.clone())).await, -32602, "another tenant");
+    let changed = mcp.call("question", json!({"question": {"id": 2}}));
+    assert_eq!(code(answered(changed, &state, yes.clone())).await, -32602, "other arguments");
+    let forged = answered(mcp.call("question", asks.clone()), &format!("{state}A"), yes.clone());
+    assert_eq!(code(forged).await, -32602, "another state");
+    for odd in [json!({}), json!({"question": 7}), json!([]), json!({"other": {}})] {
+        let ask = with(mcp.call("question", asks.clone())).param("requestState", state.as_str());
+        assert_eq!(code(ask.param("inputResponses", odd.clone())).await, -32602, "{odd}");
+    }
+    let missing = with(mcp.call("question", asks.clone())).param("requestState", state.as_str());
+    assert_eq!(code(missing).await, -32602);
+    let last = answered(mcp.call("question", asks.clone()), &state, yes.clone()).send().await;
+    assert_eq!(got(&last)["result"], yes);
+    let replay = answered(mcp.call("question", asks.clone()), &state, yes).send().await;
+    assert_eq!(replay.error()["code"], -32602);
+    let message = replay.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("answered before"), "{message}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn callers_that_cannot_be_asked_are_not_asked() {
+    let gateway = sessionless().await;
+    let a = gateway.as_tenant("a").await;
+    let asks = |method: &str, params: Value| json!({"question": {"id": 1, "method": method, "params": params}});
+    let form = asks("elicitation/create", json!({"message": "?"}));
+    let refusal = |answer: &Value| {
+        let answer: Value = serde_json::from_str(answer.as_str().unwrap()).unwrap();
+        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let mcp = a.mcp("/mcp/own");
+    let unable = mcp.call("question", form.clone()).send().await;
+    let why = refusal(&json!(unable.tool_text()));
+    assert!(why.contains("declares such questions"), "{why}");
+    let rest = a.call("own", "question", form.to_string()).await;
+    refusal(&rest.json()["content"][0]["text"]);
+    for (method, params, lacks) in [
+        ("elicitation/create", json!({"mode": "url", "url": "u"}), "`elicitation` by `url`"),
+        ("sampling/createMessage", json!({"tools": []}), "`sampling` with `tools`"),
+        ("x/y", json!({}), "no such question"),
+    ] {
+        let said = with(mcp.call("question", asks(method, params))).send().await;
+        let why = refusal(&json!(said.tool_text()));
+        assert!(why.contains(lacks), "{method}: {why}");
+    }
+    // Roots would be those of all callers.
+    let said = with(mcp.call("question", asks("roots/list", json!({})))).send().await;
+    assert_eq!(got(&said)["error"]["code"], -32601);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn calls_of_a_tenant_come_one_at_a_time_and_tenants_have_processes_of_their_own() {
+    let gateway = sessionless().await;
+    let (a, b) = (gateway.as_tenant("a").await, gateway.as_tenant("b").await);
+    let pid = async |api: &Api| api.mcp("/mcp/own").call("pid", json!({})).send().await.tool_text();
+    let of_a = pid(&a).await;
+    assert_ne!(of_a, pid(&b).await);
+    // Listed to clients without a session, at `/mcp` too.
+    assert!(a.mcp("/mcp").tool_names().await.contains(&"own__pid".to_owned()));
+    let asks = json!({"question": {"id": 1, "method": "elicitation/create"}});
+    let mcp: Mcp = a.mcp("/mcp/own");
+    let first = with(mcp.call("question", asks.clone())).send().await;
+    let next = mcp.call("pid", json!({})).spawn();
+    eventually("waiting", async || {
+        let waiting =
+            gateway.metrics().await.value("trunkline_longest_wait_seconds{server=\"own\"}");
+        waiting.is_some_and(|waiting| waiting > 0.0).then_some(())
+    })
+    .await;
+    // Another tenant's call does not wait.
+    pid(&b).await;
+    let yes = json!({"action": "accept"});
+    answered(mcp.call("question", asks), &state_of(&first), yes).send().await.result();
+    assert_eq!(next.await.unwrap().tool_text(), of_a);
+    // A session has a process of its own, as ever.
+    let session = Session::open(&a, "/mcp/own").await;
+    assert_ne!(session.tool_text("pid", json!({})).await, of_a);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_parked_call_ends_at_its_deadline_and_gives_its_place_back() {
+    let gateway = sessionless().await;
+    let a = gateway.as_tenant("a").await;
+    let asks = json!({"question": {"id": 1, "method": "elicitation/create"}});
+    let (mcp, began) = (a.mcp("/mcp/own"), Instant::now());
+    let first = with(mcp.call("question", asks.clone())).header("trunkline-timeout-ms", "500");
+    let state = state_of(&first.send().await);
+    let fake = gateway.fake("own");
+    let told = eventually("cancelled", async || fake.received_of("notifications/cancelled").pop());
+    assert!(told.await["params"]["requestId"].is_number());
+    assert!(began.elapsed() >= Duration::from_millis(500));
+    let late = answered(mcp.call("question", asks), &state, json!({"action": "accept"}));
+    let late = late.send().await.error();
+    assert_eq!(late["data"]["code"], "deadline_exceeded", "{late}");
+    mcp.call("pid", json!({})).send().await.tool_text();
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_legacy_server_has_a_modern_client_sample() {
+    let gateway = sessionless().await;
+    let mcp = gateway.as_tenant("a").await.mcp("/mcp/own");
+    let asks = json!({"question": {"id": 1, "method": "sampling/createMessage",
+        "params": {"messages": [], "maxTokens": 1}}});
+    let first = with(mcp.call("question", asks.clone())).meta("progressToken", "p").send().await;
+    let question = &first.result()["inputRequests"]["question"];
+    assert_eq!(question["method"], "sampling/createMessage");
+    let answer = json!({"role": "assistant", "content": {"type": "text", "text": "x"}});
+    let last = answered(mcp.call("question", asks), &state_of(&first), answer.clone());
+    assert_eq!(got(&last.send().await)["result"], answer);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_it_was_asked_cancels_its_call() {
+    let gateway = sessionless().await;
+    let a = gateway.as_tenant("a").await;
+    let held = with(a.mcp("/mcp/own").call("hold", json!({}))).spawn();
+    let fake = gateway.fake("own");
+    eventually("held", async || fake.calls_of("hold").pop()).await;
+    held.abort();
+    eventually("cancelled", async || fake.received_of("notifications/cancelled").pop()).await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_reload_decides_whether_callers_need_a_session() {
+    let without = Setup::new().fake_with("own", &[], "sharing = \"session\"");
+    let allowed = without.clone().without_servers().fake_with("own", &[], SESSIONLESS);
+    let gateway = without.start().await;
+    let mcp = gateway.mcp("/mcp/own");
+    let refused = mcp.call("pid", json!({})).send().await.error();
+    assert!(refused["message"].as_str().unwrap().contains("sessionless"), "{refused}");
+    let session = Session::open(&gateway, "/mcp/own").await;
+    let own = session.tool_text("pid", json!({})).await;
+    assert!(gateway.apply(&allowed).await);
+    let pid = mcp.call("pid", json!({})).send().await.tool_text();
+    assert_ne!(pid, own);
+    assert_eq!(session.tool_text("pid", json!({})).await, own);
+    let slower = SESSIONLESS.to_owned() + "\ntimeout = \"20s\"";
+    let slower = allowed.clone().without_servers().fake_with("own", &[], &slower);
+    assert!(gateway.apply(&slower).await);
+    eventually("replaced", async || {
+        let now = mcp.call("pid", json!({})).send().await.tool_text();
+        (now != pid).then_some(())
+    })
+    .await;
+    assert!(
+        gateway
+            .apply(&allowed.without_servers().fake_with("own", &[], "sharing = \"session\""))
+            .await
+    );
+    assert_eq!(mcp.call("pid", json!({})).send().await.error()["data"]["code"], "invalid_request");
+    assert_eq!(session.tool_text("pid", json!({})).await, own);
+    let told = messages(&Answer::of(session.call(1, "pid", json!({}))).await);
+    assert_eq!(told.len(), 1);
+    gateway.stop().await;
+}
