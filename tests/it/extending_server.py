@@ -32,6 +32,7 @@ TOOLS = [
     {"name": "clock", "inputSchema": {"type": "object"}, "_meta": {"ui": {"resourceUri": UI}}},
     {"name": "end", "inputSchema": {"type": "object"}},
     {"name": "nap", "inputSchema": {"type": "object"}},
+    {"name": "tell", "inputSchema": {"type": "object"}},
 ]
 ENTRY = {
     "uri": SKILL,
@@ -64,6 +65,9 @@ def call(params):
         return {"resultType": "task", **task(id)}
     if name == "end":
         os._exit(3)
+    if name == "tell":
+        for told in arguments["messages"]:
+            print(json.dumps({"jsonrpc": "2.0", **told}), flush=True)
     time.sleep(arguments.get("ms", 0) / 1000)
     return {"content": [{"type": "text", "text": json.dumps(arguments)}], "isError": "fail" in arguments}
 

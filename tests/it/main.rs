@@ -75,6 +75,7 @@ mod mcp_legacy;
 mod mcp_listen;
 mod mcp_lists;
 mod mcp_modern;
+mod mcp_notices;
 mod mcp_own_process;
 mod mcp_own_process_tenants;
 mod mcp_own_words;

@@ -315,7 +315,9 @@ async fn calls_of_a_tenant_come_one_at_a_time_and_tenants_have_processes_of_thei
         waiting.is_some_and(|waiting| waiting > 0.0).then_some(())
     })
     .await;
-    // Another tenant's call does not wait.
+    // A list of all servers goes on without this one, and another tenant's call does not wait.
+    let listed = a.mcp("/mcp").ask("prompts/list", json!({})).send().await.result();
+    assert_eq!(listed["_meta"]["trunkline/notListed"], json!(["own"]));
     pid(&b).await;
     let yes = json!({"action": "accept"});
     answered(mcp.call("question", asks), &state_of(&first), yes).send().await.result();

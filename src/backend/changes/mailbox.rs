@@ -5,7 +5,7 @@
 //! of a watched resource, and what a server says besides, count among the tenant's unsent bytes.
 //! Without room for them the watched resource itself is reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -32,10 +32,12 @@ pub struct Lists {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
+    /// Whatever extensions notify of.
+    pub extensions: bool,
 }
 
 impl Lists {
-    pub const ALL: Self = Self { tools: true, prompts: true, resources: true };
+    pub const ALL: Self = Self { tools: true, prompts: true, resources: true, extensions: true };
 
     /// Returns the lists that a server with these capabilities has.
     pub(crate) fn of(capabilities: &ServerCapabilities) -> Self {
@@ -43,6 +45,7 @@ impl Lists {
             tools: capabilities.tools.is_some(),
             prompts: capabilities.prompts.is_some(),
             resources: capabilities.resources.is_some(),
+            extensions: false,
         }
     }
 
@@ -51,6 +54,7 @@ impl Lists {
             tools: self.tools || other.tools,
             prompts: self.prompts || other.prompts,
             resources: self.resources || other.resources,
+            extensions: self.extensions || other.extensions,
         }
     }
 
@@ -71,11 +75,16 @@ impl Lists {
 const DETAILED_MAX: usize = 1000;
 /// The memory that such an update takes beside its bytes.
 const DETAILED_COST: usize = 256;
+/// The most notifications of extensions that wait.
+const NOTICES_MAX: usize = 100;
+/// The memory that one takes beside its bytes.
+const NOTICE_COST: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct UnreadChanges {
     lists: Lists,
     resources: BTreeMap<(ServerId, String), UnreadUpdate>,
+    notices: VecDeque<(Box<Notice>, Option<BytePermit>)>,
     /// The updates that count among the unsent bytes.
     detailed: usize,
 }
@@ -97,11 +106,22 @@ pub struct UpdateDetails {
     pub meta: String,
 }
 
+/// A notification of an extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub method: String,
+    /// JSON.
+    pub params: String,
+    /// The extensions that the server declares.
+    pub declared: Arc<[String]>,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
     List(List),
     /// The URI of a resource, its server, and what the server says besides.
     Resource(ServerId, String, Option<Box<UpdateDetails>>),
+    Notice(Box<Notice>),
 }
 
 impl UnreadChanges {
@@ -110,6 +130,9 @@ impl UnreadChanges {
             if std::mem::take(self.lists.flag_mut(list)) {
                 return Some(Change::List(list));
             }
+        }
+        if let Some((notice, _)) = self.notices.pop_front() {
+            return Some(Change::Notice(notice));
         }
         let ((server, uri), update) = self.resources.pop_first()?;
         self.detailed -= usize::from(update.is_detailed);
@@ -203,6 +226,28 @@ impl Mailbox {
         let removed = unread.resources.extract_if(.., |(of, _), _| of == server);
         let detailed = removed.filter(|(_, update)| update.is_detailed).count();
         unread.detailed -= detailed;
+    }
+
+    /// Notes a notification of an extension. One that waits already is told once. Returns whether
+    /// there was room.
+    pub(crate) fn notified(&self, notice: &Notice) -> bool {
+        let cost = notice.method.len() + notice.params.len() + NOTICE_COST;
+        let has_room = {
+            let unread = self.unread.lock();
+            if unread.notices.iter().any(|(waiting, _)| **waiting == *notice) {
+                return true;
+            }
+            unread.notices.len() < NOTICES_MAX
+        };
+        let permit = self.unsent.as_ref().map(|unsent| unsent.take(cost)).transpose();
+        match permit {
+            Ok(permit) if has_room => {
+                let notice = Box::new(notice.clone());
+                self.update(|unread| unread.notices.push_back((notice, permit)));
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn list_changed(&self, list: List) {

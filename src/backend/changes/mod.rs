@@ -19,7 +19,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use self::mailbox::{List, Lists, Mailbox};
+use self::mailbox::{List, Lists, Mailbox, Notice};
 pub use self::subscription::Subscription;
 use self::update::Update;
 use crate::common::ids::{ServerId, TenantId};
@@ -151,6 +151,13 @@ impl Changes {
         for listener in table.listeners.values().filter(|listener| listener.lists.has(list)) {
             listener.mailbox.list_changed(list);
         }
+    }
+
+    /// Tells listeners of a notification of an extension. Returns how many had no room.
+    pub(super) fn notified(&self, notice: &Notice) -> u64 {
+        let table = self.table.lock();
+        let listeners = table.listeners.values().filter(|listener| listener.lists.extensions);
+        listeners.filter(|listener| !listener.mailbox.notified(notice)).count() as u64
     }
 
     /// Tells those who watch a resource, or one that contains it, of an update.

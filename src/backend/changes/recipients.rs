@@ -29,6 +29,8 @@ pub struct Recipients {
     pub client: Option<Arc<dyn SessionClient>>,
     /// The tools that the client may have been shown before its server started.
     pub shown_tools: Option<Arc<ToolSet>>,
+    /// Whether all listeners are of one tenant.
+    pub is_of_tenant: bool,
     /// Whether the server's requests go to the caller of the only call that it works on.
     pub asks_callers: bool,
 }
@@ -36,7 +38,7 @@ pub struct Recipients {
 impl Recipients {
     pub fn new(server: ServerId, client: Option<Arc<dyn SessionClient>>) -> Self {
         let changes = Changes::new(server);
-        Self { changes, client, shown_tools: None, asks_callers: false }
+        Self { changes, client, shown_tools: None, is_of_tenant: false, asks_callers: false }
     }
 
     /// Returns the capabilities that are declared to a legacy server: a JSON object. `None` if its

@@ -9,13 +9,14 @@ use serde_json::value::RawValue;
 use super::Connection;
 use super::call::{Answer, CloseReason, Completion, RequestError};
 use super::call_notifications::{CallNotification, Passed};
-use crate::backend::changes::mailbox::List;
+use crate::backend::changes::mailbox::{List, Notice};
 use crate::backend::changes::recipients::ServerRequest;
 use crate::backend::changes::update::Update;
 use crate::common::offload::LONG;
 use crate::protocol::jsonrpc::ID_LEN_MAX;
+use crate::protocol::jsonrpc::members::{MemberChange, Members};
 use crate::protocol::jsonrpc::{Frame, METHOD_NOT_FOUND, Message, decode};
-use crate::protocol::mcp::{Era, LogLevel, method};
+use crate::protocol::mcp::{Era, LogLevel, extensions, meta, method};
 
 const METHOD_LEN_MAX: usize = 128;
 
@@ -246,9 +247,46 @@ fn take_notification(
                 let params = params.map(|params| detach(line, params.get()));
                 note(connection, client.notify(method, params));
             }
-            None => tracing::debug!(%method, "notification from the server"),
+            None => take_notice(connection, method, params),
         },
     }
+}
+
+/// Tells listeners of a notification of an extension that the server declares. A shared server does
+/// not say whom it is for, so listeners hear only that a list has changed.
+fn take_notice(connection: &Connection, method: &str, params: Option<&RawValue>) {
+    let Some(declared) = connection.declared.get() else { return };
+    let is_declared = extensions::notified(method).is_some_and(|own| declared.notifies(own));
+    let is_of_tenant = connection.recipients.is_of_tenant;
+    if !is_declared || !is_of_tenant && !extensions::is_of_list(method) {
+        return tracing::debug!(%method, "notification from the server");
+    }
+    let params = params.filter(|_| is_of_tenant).map_or("{}", RawValue::get);
+    let (method, params) = (method.to_owned(), without_subscription(params));
+    let notice = Notice { method, params, declared: declared.names().clone() };
+    connection
+        .metrics
+        .dropped_notifications
+        .inc_by(connection.recipients.changes.notified(&notice));
+}
+
+/// Removes the id of the gateway's own subscription.
+fn without_subscription(params: &str) -> String {
+    let Ok(members) = Members::parse(params) else { return "{}".to_owned() };
+    let Some(meta) = members.get("_meta").and_then(|meta| Members::parse(meta.get()).ok()) else {
+        return params.to_owned();
+    };
+    let drop = |name: &str, _| match name {
+        meta::SUBSCRIPTION_ID => MemberChange::Drop,
+        _ => MemberChange::Keep,
+    };
+    let meta = meta.rewrite(drop, &[]);
+    let change = |name: &str, _| match name {
+        "_meta" if meta == "{}" => MemberChange::Drop,
+        "_meta" => MemberChange::Replace(meta.as_str().into()),
+        _ => MemberChange::Keep,
+    };
+    members.rewrite(change, &[])
 }
 
 /// Counts notifications that were dropped.

@@ -50,6 +50,7 @@ use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
+use crate::protocol::mcp::extensions::Declared;
 use crate::telemetry::metrics::ServerMetrics;
 
 /// Frames that belong to no call: mostly answers to the server's own requests. However many a
@@ -86,6 +87,8 @@ pub struct Connection {
     version: OnceLock<ProtocolVersion>,
     /// The lists whose changes the server announces.
     announced_lists: OnceLock<Lists>,
+    /// The extensions that the server declares, once it has greeted.
+    pub(super) declared: OnceLock<Declared>,
     has_headers: bool,
     /// Wakes the sweeper when a call is abandoned.
     abandoned: Notify,
@@ -165,6 +168,7 @@ impl Connection {
             message_permits: Arc::new(Semaphore::new(MESSAGES_MAX)),
             version: OnceLock::new(),
             announced_lists: OnceLock::new(),
+            declared: OnceLock::new(),
             has_headers,
             abandoned: Notify::new(),
             tools_changed: Notify::new(),

@@ -267,7 +267,9 @@ async fn prepare(
         config::Transport::Stdio(_) => (deadline, "start_timeout"),
         config::Transport::Http(_) => (Instant::now() + server.timeout, "timeout"),
     };
-    let dialect = Arc::new(Dialect::new(version).with_tasks(about.own_words.declared().has_tasks));
+    let declared = about.own_words.declared();
+    let dialect = Arc::new(Dialect::new(version).with_tasks(declared.has_tasks));
+    let _ = connection.declared.set(declared.clone());
     let tools = match about.capabilities.tools {
         Some(_) => ToolSet::list(connection, &dialect, deadline, id, environment, server.pin).await,
         None => Ok(Arc::default()),

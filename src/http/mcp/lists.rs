@@ -248,8 +248,12 @@ async fn list_of_all(request: &McpRequest<'_>, kind: ListKind) -> Result<Listed,
     let (gateway, arrived) = (&http.app.gateway, http.arrived);
     let timeout = asked_timeout(&http.headers)?;
     let (servers, mut left_out) = available::callable(gateway, caller);
+    let is_held = |server: &Server| {
+        let may_be = server.asks_callers() && caller.session.is_none();
+        may_be && http.app.parked_calls.hold(&caller.tenant.id, server.id())
+    };
     let (idle, running): (Vec<_>, Vec<_>) =
-        servers.into_iter().partition(|server| caller.must_start(server));
+        servers.into_iter().partition(|server| caller.must_start(server) || is_held(server));
     let lists = running.into_iter().map(|server| async move {
         let until = |_: &Backend| arrived + START_WAIT;
         let Ok((backend, ready)) = gateway.ready(caller, server.clone(), until).await else {

@@ -3,6 +3,8 @@
 //! The gateway knows the methods of a few extensions. Any other method that the protocol does not
 //! define is taken for one of an extension that the gateway does not know.
 
+use std::sync::Arc;
+
 use serde_json::value::RawValue;
 
 use super::method;
@@ -42,6 +44,11 @@ const CORE_FAMILIES: [&str; 12] = [
     "tasks",
     "tools",
 ];
+/// Follow `notifications/` in notifications of the protocol that are of no family.
+const CORE_NOTIFICATIONS: [&str; 4] = ["cancelled", "initialized", "message", "progress"];
+const NOTIFICATIONS: &str = "notifications/";
+/// Tells that the skills of a server have changed.
+pub const SKILLS_CHANGED: &str = "notifications/skills/list_changed";
 const METHOD_LEN_MAX: usize = 128;
 
 /// Returns the name under which a method of an extension is counted, and `None` for a method of the
@@ -58,8 +65,6 @@ pub fn counted_as(method: &str) -> Option<&'static str> {
         return Some(known);
     }
     let (family, _) = method.split_once('/')?;
-    // Written into frames and headers as it is.
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:$~".contains(&byte);
     let is_plain = method.len() <= METHOD_LEN_MAX && method.bytes().all(is_plain);
     // `skills/list` is a list like those of the protocol.
     let is_known = CORE_FAMILIES.contains(&family) || method == method::SKILLS_LIST;
@@ -69,6 +74,45 @@ pub fn counted_as(method: &str) -> Option<&'static str> {
 /// Returns whether a method is one of the tasks extension.
 pub fn is_of_tasks(method: &str) -> bool {
     [method::TASKS_GET, method::TASKS_UPDATE, method::TASKS_CANCEL].contains(&method)
+}
+
+/// Returns the method of an extension's notification without `notifications/`, and `None` for a
+/// notification of the protocol. Those about tasks name them by ids of their server's, which
+/// nobody else knows.
+pub fn notified(method: &str) -> Option<&str> {
+    let own = method.strip_prefix(NOTIFICATIONS)?;
+    let family = own.split_once('/').map_or(own, |(family, _)| family);
+    let is_core = CORE_FAMILIES.contains(&family) || CORE_NOTIFICATIONS.contains(&family);
+    (!is_core && method.len() <= METHOD_LEN_MAX && method.bytes().all(is_plain)).then_some(own)
+}
+
+/// Returns whether an extension may be the one that adds a notification.
+pub fn adds(extension: &str, notification: &str) -> bool {
+    match extension {
+        SKILLS => notification.starts_with("notifications/skills/"),
+        // Apps notify their hosts alone.
+        TASKS | APPS => false,
+        _ => !notification.starts_with("notifications/skills/"),
+    }
+}
+
+/// Returns whether a notification says only that a list has changed.
+pub fn is_of_list(method: &str) -> bool {
+    method.ends_with("/list_changed")
+}
+
+/// Returns whether a byte of a method is written into frames and headers as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/._-:$~".contains(&byte)
+}
+
+/// Returns the names of the extensions that a client declares, and of its capabilities.
+pub fn declared_by_client(capabilities: &str) -> Vec<String> {
+    let Ok(members) = Members::parse(capabilities) else { return vec![] };
+    let extensions = members.get("extensions").and_then(|it| Members::parse(it.get()).ok());
+    let extensions = extensions.iter().flat_map(Members::iter).map(|(name, _)| name.to_owned());
+    let own = members.iter().map(|(name, _)| name.to_owned());
+    extensions.chain(own.filter(|name| !CORE_CAPABILITIES.contains(&name.as_str()))).collect()
 }
 
 /// Returns whether a method is one of the events extension.
@@ -86,6 +130,8 @@ pub struct Declared {
     /// Whether there is an extension whose methods the gateway does not know.
     has_unknown: bool,
     capabilities: Vec<String>,
+    /// The names of all extensions, and of the capabilities.
+    names: Arc<[String]>,
 }
 
 impl Declared {
@@ -99,6 +145,8 @@ impl Declared {
         let mut declared = Self { capabilities, has_events, ..Self::default() };
         let extensions = members.get("extensions");
         let extensions = extensions.and_then(|it| Members::parse(it.get()).ok());
+        let names = extensions.iter().flat_map(Members::iter).map(|(name, _)| name.to_owned());
+        declared.names = names.chain(declared.capabilities.iter().cloned()).collect();
         for (name, settings) in extensions.iter().flat_map(Members::iter) {
             match name {
                 SKILLS => {
@@ -113,6 +161,17 @@ impl Declared {
             }
         }
         declared
+    }
+
+    pub fn names(&self) -> &Arc<[String]> {
+        &self.names
+    }
+
+    /// Returns whether the server has declared what adds this notification, without
+    /// `notifications/`.
+    pub fn notifies(&self, method: &str) -> bool {
+        let is_of_skills = method.starts_with("skills/");
+        if is_of_skills { self.has_skills || self.has_unknown } else { self.has(method) }
     }
 
     /// Returns whether the server has declared what adds this method.
@@ -173,6 +232,29 @@ mod tests {
         ] {
             assert_eq!(counted_as(method), Some(name), "{method}");
         }
+    }
+
+    #[test]
+    fn notifications_of_the_protocol_are_of_no_extension() {
+        for method in [
+            "notifications/progress",
+            "notifications/message",
+            "notifications/tools/list_changed",
+            "notifications/resources/updated",
+            "notifications/tasks",
+            "notifications/tasks/status",
+            "x/y",
+            "notifications/x\"y",
+        ] {
+            assert_eq!(notified(method), None, "{method}");
+        }
+        assert_eq!(notified("notifications/x/y"), Some("x/y"));
+        let skills = Declared::of(&format!(r#"{{"extensions":{{"{SKILLS}":{{}}}}}}"#));
+        assert!(skills.notifies("skills/list_changed") && !skills.notifies("x/y"));
+        assert_eq!(&skills.names()[..], [SKILLS]);
+        let client = r#"{"extensions":{"a/b":{}},"roots":{},"elicitation":{},"new":{}}"#;
+        let declared = declared_by_client(client);
+        assert!(declared.contains(&"a/b".to_owned()) && declared.contains(&"new".to_owned()));
     }
 
     #[test]

@@ -155,7 +155,8 @@ impl PerTenant {
         let config = config::ServerConfig { start: Start::Eager, ..self.group.config.clone() };
         let changes = rollover.changes(&self.group.id);
         let asks_callers = self.group.config.sessionless;
-        let recipients = Recipients { changes, client: None, shown_tools: None, asks_callers };
+        let recipients = Recipients::new(self.group.id.clone(), None);
+        let recipients = Recipients { changes, is_of_tenant: true, asks_callers, ..recipients };
         let (id, environment) = (self.group.id.clone(), self.group.environment.of_tenant(tenant));
         let backend = Backend::new(id, config, environment, Arc::new(secrets), recipients, stage);
         let is_replaced =

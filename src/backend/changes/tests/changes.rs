@@ -9,7 +9,7 @@ use super::*;
 use crate::backend::changes::mailbox::Change;
 use crate::common::byte_budget::ByteBudget;
 
-const TOOLS: Lists = Lists { tools: true, prompts: false, resources: false };
+const TOOLS: Lists = Lists { tools: true, prompts: false, resources: false, extensions: false };
 
 fn changes() -> Arc<Changes> {
     Changes::new(ServerId::parse("test").unwrap())
@@ -38,6 +38,7 @@ async fn read(mailbox: &Mailbox) -> Option<UnreadChanges> {
         match change {
             Change::List(list) => *unread.lists.flag_mut(list) = true,
             Change::Resource(server, uri, _) => drop(unread.resources.insert((server, uri))),
+            Change::Notice(notice) => panic!("{notice:?}"),
         }
     }
     Some(unread).filter(|unread| *unread != UnreadChanges::default())
@@ -74,7 +75,7 @@ async fn many_changes_arrive_as_one_of_each_kind_that_was_subscribed_to() {
         changes.resource_updated(&Update::plain("a"));
         changes.resource_updated(&Update::plain("b"));
     }
-    let lists = Lists { tools: true, prompts: true, resources: false };
+    let lists = Lists { tools: true, prompts: true, ..Lists::default() };
     assert_eq!(read(&all).await, Some(UnreadChanges { lists, resources: resources(&[]) }));
     assert_eq!(
         read(&some).await,

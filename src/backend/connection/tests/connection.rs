@@ -333,8 +333,8 @@ async fn an_answer_of_another_call_is_withheld_and_closes_the_connection() {
 #[tokio::test(start_paused = true)]
 async fn missed_changes_are_told_of_the_lists_that_the_server_announces() {
     for (lists, has_tools) in [
-        (Lists { tools: true, prompts: true, resources: false }, true),
-        (Lists { tools: false, prompts: true, resources: true }, false),
+        (Lists { tools: true, prompts: true, ..Lists::default() }, true),
+        (Lists { prompts: true, resources: true, ..Lists::default() }, false),
     ] {
         let recipients = Recipients::new(ServerId::parse("test").unwrap(), None);
         let (changes, mailbox) = (recipients.changes.clone(), Arc::new(Mailbox::default()));

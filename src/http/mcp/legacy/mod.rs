@@ -4,6 +4,7 @@
 
 pub(super) mod batch;
 mod log_level;
+mod notices;
 mod opening;
 mod outliving;
 mod questions;
@@ -40,6 +41,7 @@ use crate::http::AppState;
 use crate::http::headers::{asked_timeout, refuse_key};
 use crate::http::sse;
 use crate::protocol::jsonrpc::Frame;
+use crate::protocol::mcp::extensions::notified;
 use crate::protocol::mcp::params::{Params, text_of};
 use crate::protocol::mcp::{Era, method};
 use crate::registry::{Server, SessionOwner};
@@ -262,6 +264,9 @@ pub(super) async fn accept_notification(
                     ready.connection.notify(Frame::notification(method::ROOTS_CHANGED, EMPTY));
                 }
             }
+        }
+        other if notified(other).is_some() => {
+            return notices::forward(http, session, other, params).await;
         }
         _ => {}
     }

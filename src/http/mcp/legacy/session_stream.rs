@@ -16,7 +16,7 @@ use crate::http::mcp::rpc::RpcError;
 use crate::http::mcp::session::{Registered, Session};
 use crate::http::mcp::stream::changes::{ChangeMessages, VisibleServers, is_ready};
 use crate::http::sse;
-use crate::protocol::mcp::Era;
+use crate::protocol::mcp::{Era, extensions};
 
 pub(super) struct SessionStream {
     changes: ChangeMessages,
@@ -43,7 +43,8 @@ impl SessionStream {
         };
         let (stream, notifications) = open().map_err(|error| with_rate_status(error, caller))?;
         let (mailbox, scope) = (session.mailbox.clone(), http.scope.clone());
-        let changes = ChangeMessages { mailbox, scope, subscription_id: None };
+        let declared = extensions::declared_by_client(session.capabilities());
+        let changes = ChangeMessages { mailbox, scope, subscription_id: None, declared };
         Ok(Self { changes, notifications, servers, stream })
     }
 }

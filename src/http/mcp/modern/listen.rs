@@ -30,7 +30,7 @@ use crate::http::sse;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::params::ParamsError;
 use crate::protocol::mcp::results::ServerCapabilities;
-use crate::protocol::mcp::{Era, method};
+use crate::protocol::mcp::{Era, extensions, meta, method};
 use crate::registry::ChangeSource;
 use crate::tenants::limits::Admission;
 
@@ -74,11 +74,18 @@ pub(crate) async fn listen(
         tools: filter.tools_list_changed,
         prompts: filter.prompts_list_changed,
         resources: filter.resources_list_changed,
+        extensions: !declared(request).is_empty(),
     };
     let resources = by_server(request, &filter.resource_subscriptions);
     charge(request, &mut admission, &resources).await?;
     let opened = open_stream(request, wanted, resources).await;
     opened.map_err(|error| error.with_rate_status(admission.take_rate_status()))
+}
+
+/// Returns the extensions that the client declares: of theirs it is told what servers tell.
+fn declared(request: &McpRequest<'_>) -> Vec<String> {
+    let capabilities = request.params.meta(meta::CLIENT_CAPABILITIES);
+    extensions::declared_by_client(capabilities.map_or("{}", RawValue::get))
 }
 
 /// Sorts the resources by server, without those of servers that the caller may not use.
@@ -151,7 +158,12 @@ async fn open_stream(
     let (id, scope) = (request.id.to_owned(), http.scope.clone());
     Ok(sse::respond(ListenStream {
         acknowledgement: Some(accepted.acknowledgement(&id, &scope)),
-        changes: ChangeMessages { mailbox, scope, subscription_id: Some(id) },
+        changes: ChangeMessages {
+            mailbox,
+            scope,
+            subscription_id: Some(id),
+            declared: declared(request),
+        },
         servers,
         subscriptions,
         _permit: permit,

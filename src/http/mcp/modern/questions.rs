@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::request_state::RequestState;
 use crate::backend::changes::recipients::ServerRequest;
 use crate::backend::connection::call_notifications::{CallNotifications, NotificationSender};
-use crate::common::ids::CallId;
+use crate::common::ids::{CallId, ServerId, TenantId};
 use crate::common::tenant_quota::QuotaPermit;
 use crate::gateway::{CallError, Executed, Reply};
 use crate::http::AppState;
@@ -72,6 +72,8 @@ pub(in crate::http::mcp) fn asks(
 /// A call in a task of its own, which ends with the last of those who wait for it.
 pub(crate) struct OpenCall {
     id: CallId,
+    tenant: TenantId,
+    server: ServerId,
     until: Instant,
     ended: Arc<Ended>,
     _task: AbortOnDropHandle<()>,
@@ -210,6 +212,13 @@ impl ParkedCalls {
         self.0.lock().insert(key, parked);
     }
 
+    /// Returns whether a call waits for its client at a tenant's process of a server, which takes no
+    /// other call meanwhile.
+    pub(in crate::http::mcp) fn hold(&self, tenant: &TenantId, server: &ServerId) -> bool {
+        let parked = self.0.lock();
+        parked.values().any(|it| it.call.tenant == *tenant && it.call.server == *server)
+    }
+
     /// Takes a call. There is one answer, so it is taken once.
     fn take(&self, key: u128) -> Option<ParkedCall> {
         self.0.lock().remove(&key)
@@ -245,13 +254,15 @@ pub(super) async fn forward(
         None => {
             let notifications = notifications.expect("calls with questions have a listener");
             let (id, until) = (call.id, call.deadline_max.unwrap_or(call.deadline) + GRACE);
+            let (tenant, server) = (request.caller.tenant.id.clone(), call.server.id().clone());
             let ended = Arc::<Ended>::default();
             let (caller, app, at_end) = (request.caller.clone(), app.clone(), ended.clone());
             let task = tokio::spawn(async move {
                 at_end.set(app.gateway.call(&caller, admission, &call).await);
             });
             let task = AbortOnDropHandle::new(task);
-            (Arc::new(OpenCall { id, until, ended, _task: task }), notifications)
+            let open = OpenCall { id, tenant, server, until, ended, _task: task };
+            (Arc::new(open), notifications)
         }
     };
     let id = open.id;

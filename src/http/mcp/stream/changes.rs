@@ -11,11 +11,13 @@ use tokio::sync::watch;
 
 use crate::backend::RunState;
 use crate::backend::changes::Changes;
-use crate::backend::changes::mailbox::{Change, List, Lists, Mailbox, UpdateDetails};
+use crate::backend::changes::mailbox::{Change, List, Lists, Mailbox, Notice, UpdateDetails};
 use crate::common::ids::ServerId;
 use crate::gateway::Caller;
 use crate::http::AppState;
 use crate::http::mcp::{HttpRequest, Scope, rpc};
+use crate::protocol::jsonrpc::members::{MemberChange, Members};
+use crate::protocol::mcp::extensions::{self, adds};
 use crate::protocol::mcp::{Era, meta, method};
 use crate::registry::ChangeSource;
 
@@ -24,12 +26,24 @@ pub(crate) struct ChangeMessages {
     pub(crate) scope: Scope,
     /// Names the `subscriptions/listen` request in each message; legacy streams have none.
     pub(crate) subscription_id: Option<Box<RawValue>>,
+    /// The extensions that the client declares.
+    pub(crate) declared: Vec<String>,
 }
 
 impl ChangeMessages {
     /// Waits for the next change. Cancel-safe.
     pub(crate) async fn next(&self) -> Bytes {
-        match self.mailbox.next().await {
+        loop {
+            let change = self.mailbox.next().await;
+            if let Some(message) = self.of_change(change) {
+                return message;
+            }
+        }
+    }
+
+    /// Writes a change; `None` if the client is not told of it.
+    fn of_change(&self, change: Change) -> Option<Bytes> {
+        Some(match change {
             Change::List(List::Tools) => self.message(method::TOOLS_CHANGED, None),
             Change::List(List::Prompts) => self.message(method::PROMPTS_CHANGED, None),
             Change::List(List::Resources) => self.message(method::RESOURCES_CHANGED, None),
@@ -37,7 +51,36 @@ impl ChangeMessages {
                 let uri = self.scope.exposed_uri(server.as_str(), &uri);
                 self.message(method::RESOURCE_UPDATED, Some((&uri, &details.unwrap_or_default())))
             }
+            Change::Notice(notice) => self.notice(&notice)?,
+        })
+    }
+
+    /// Writes a notification of an extension, if the client declares one of the server's. Where all
+    /// servers are shown, their skills are one list, and other extensions are not carried.
+    fn notice(&self, notice: &Notice) -> Option<Bytes> {
+        let is_shown = match &self.scope {
+            Scope::All => notice.method == extensions::SKILLS_CHANGED,
+            Scope::One(_) => true,
+            Scope::Toolset(_) => false,
+        };
+        let mut adds = notice.declared.iter().filter(|name| adds(name, &notice.method));
+        if !is_shown || !adds.any(|name| self.declared.contains(name)) {
+            return None;
         }
+        let params = match (&self.scope, &self.subscription_id) {
+            (Scope::All, None) => "{}".to_owned(),
+            (Scope::All, Some(id)) => format!("{{{}}}", subscription_meta(id)),
+            (_, None) => notice.params.clone(),
+            (_, Some(id)) => {
+                let params = Members::parse(&notice.params).ok()?;
+                let meta = params.get("_meta").map_or("{}", RawValue::get);
+                let meta = Members::parse(meta).ok()?;
+                let meta =
+                    meta.rewrite(|_, _| MemberChange::Keep, &[(meta::SUBSCRIPTION_ID, id.get())]);
+                params.rewrite(|_, _| MemberChange::Keep, &[("_meta", &meta)])
+            }
+        };
+        Some(rpc::notification(&notice.method, &params))
     }
 
     fn message(&self, method: &str, resource: Option<(&str, &UpdateDetails)>) -> Bytes {
@@ -90,9 +133,10 @@ impl VisibleServers {
 
     /// Returns the lists of a server that the client wants and may see.
     pub(crate) fn lists(&self, server: &ServerId) -> Lists {
-        let Lists { tools, prompts, resources } = self.wanted;
-        let may_use_all = self.caller.may_use_all_of(server.as_str());
-        Lists { tools, prompts: prompts && may_use_all, resources: resources && may_use_all }
+        let Lists { tools, prompts, resources, extensions } = self.wanted;
+        let whole = self.caller.may_use_all_of(server.as_str());
+        let (prompts, resources) = (prompts && whole, resources && whole);
+        Lists { tools, prompts, resources, extensions: extensions && whole }
     }
 
     /// Returns the servers that were added since the last call, with their [`lists`](Self::lists);
