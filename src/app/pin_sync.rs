@@ -84,7 +84,7 @@ async fn approve_first_use(
             continue;
         }
         let shared = runs.iter().find(|(tenant, _)| *tenant == TenantId::gateway());
-        let definitions = shared.map(|(_, tools)| within_bounds(tools.all().map(definition)));
+        let definitions = shared.map(|(_, tools)| within_bounds(tools.pinned().map(definition)));
         let used = store.first_use(server, definitions.as_deref().unwrap_or_default()).await;
         match (&used, definitions) {
             (Ok(true), Some(definitions)) => {
@@ -107,12 +107,12 @@ async fn approve_first_use(
 /// Compares the tools of a server's instances with what the store knows. Missing tools count only
 /// after a fresh list: another replica's instance may have others.
 fn sighting(known: &Pinned, runs: &[(TenantId, Arc<ToolSet>)], is_fresh: bool) -> Sighting {
-    let tools = || runs.iter().flat_map(|(_, tools)| tools.all());
+    let tools = || runs.iter().flat_map(|(_, tools)| tools.pinned());
     let held: Vec<&Tool> = tools().filter(|tool| tool.is_held()).collect();
     let key = |tool: &Tool| (tool.name().to_owned(), tool.hash());
     let mut seen = HashSet::new();
     let mut by_tenant: HashMap<&TenantId, usize> = HashMap::new();
-    let tools_of = |(tenant, tools)| ToolSet::all(tools).map(move |tool| (tenant, tool));
+    let tools_of = |(tenant, tools)| ToolSet::pinned(tools).map(move |tool| (tenant, tool));
     let new = runs.iter().map(|(tenant, tools)| (tenant, &**tools)).flat_map(tools_of);
     let new = new.filter(|(tenant, tool)| {
         if !tool.is_held() || !seen.insert(key(tool)) {

@@ -232,7 +232,7 @@ impl Found {
             name: format!("{} {}", info.name, info.version).trim().to_owned(),
             tools: ready.tools.names().map(str::to_owned).collect(),
             left_out: ready.tools.left_out().to_string(),
-            pinned: is_pinned.then(|| within_bounds(ready.tools.all().map(definition))),
+            pinned: is_pinned.then(|| within_bounds(ready.tools.pinned().map(definition))),
             trials: vec![],
         }
     }

@@ -61,7 +61,7 @@ section! {
         /// With `sharing = "session"`: sessions that may have an instance at once.
         max_sessions: u32 = 100, Kind::Count(SESSIONS_MAX);
         /// With `sharing = "session"`: whether callers without a session are served as well, by
-        /// an instance of their tenant's. It takes one call at a time, so that a question of the
+        /// `instances` of their tenant's. Each takes one call at a time, so that a question of the
         /// server is about that call, and reaches its client.
         sessionless: bool = false, kind::FLAG;
         /// With `sharing = "tenant"`: tenants that may have instances at once.

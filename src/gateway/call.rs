@@ -275,6 +275,7 @@ impl Call {
         ready: &Ready,
     ) -> Result<Option<Arc<Tool>>, CallError> {
         let server = self.server.id();
+        self.refuse_if_skill_held(ready)?;
         if let Operation::Extension(request) = &self.operation {
             return request.check(caller, &self.server, ready).map(|()| None);
         }

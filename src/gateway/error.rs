@@ -41,8 +41,8 @@ pub enum CallError {
     #[error(transparent)]
     Toolset(#[from] ToolsetError),
     #[error(
-        "the tool `{tool}` of server `{server}` is held back: its definition is not approved; \
-         it can be called once an administrator approves it"
+        "`{tool}` of server `{server}` is held back: its definition is not approved; it can be \
+         used once an administrator approves it"
     )]
     ToolHeld { server: String, tool: String },
     /// The tenant is at its limit of something other than rates.

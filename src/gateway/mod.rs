@@ -19,6 +19,7 @@ mod error;
 mod executed;
 mod explain;
 pub mod extension;
+mod skills;
 mod steps;
 mod toolsets;
 mod unsent;
@@ -282,8 +283,7 @@ impl Gateway {
         }
         let mut backend = self.backend_for_calls(caller, call.server.clone(), accounting)?;
         loop {
-            let events = self.events();
-            match call_backend(events, caller, call, &backend, context, accounting).await {
+            match call_backend(self.events(), caller, call, &backend, context, accounting).await {
                 Err(CallError::BackendStopped) => {
                     let server = self.server(caller, call.server.id().as_str())?;
                     let next = self.backend_for_calls(caller, server, accounting)?;
@@ -370,7 +370,8 @@ async fn call_backend(
                 let offload = backend.offload();
                 let held = hold_answer(&caller.tenant, answer.answer(), call.is_kept)?;
                 let rate_status = &mut context.rate_status;
-                return answer.into_reply(offload, call, held, rate_status, count).await;
+                let reply = answer.into_reply(offload, call, held, rate_status, count).await?;
+                return call.unless_manifest_differs(&ready, reply);
             }
             Err(CallError::BackendStopped) if !backend.takes_calls_of(tenant) => {}
             Err(error) => {

@@ -222,7 +222,6 @@ impl PerSession {
 fn of_tenants(config: &ServerConfig) -> Option<ServerConfig> {
     config.sessionless.then(|| ServerConfig {
         sharing: Sharing::Tenant,
-        instances: 1,
         max_in_flight: 1,
         adaptive: false,
         max_tenants: config.max_sessions,

@@ -1,6 +1,7 @@
 """A server that declares extensions: skills, tasks, a page of an app, and one that nobody knows.
 
-Arguments are KEY=VALUE: `log=PATH`, `era=legacy` (modern unless told), `events=yes`. Its tasks have
+Arguments are KEY=VALUE: `log=PATH`, `era=legacy` (modern unless told), `events=yes`, `skill=PATH`: the digest of its
+skill, read whenever that is asked for. Its tasks have
 ids that anybody can guess, from task-1 in each process.
 """
 
@@ -40,6 +41,13 @@ ENTRY = {
     "resources": [{"uri": SKILL, "digest": "sha256:" + "0" * 64, "size": 1}],
 }
 tasks = {}
+
+
+def entry():
+    if not os.path.exists(OPTIONS.get("skill", "")):
+        return ENTRY
+    digest = open(OPTIONS["skill"]).read().strip()
+    return {**ENTRY, "resources": [{**ENTRY["resources"][0], "digest": digest}]}
 
 
 class Refused(Exception):
@@ -89,11 +97,11 @@ def answer(method, params):
     if method == "resources/read":
         return {"contents": [{"uri": params["uri"], "text": "read " + params["uri"]}]}
     if method == "skills/list":
-        return {"skills": [ENTRY]}
+        return {"skills": [entry()]}
     if method == "skills/get":
         if params["uri"] != SKILL:
             raise Refused(-32602, "no such skill")
-        return {"skill": ENTRY}
+        return {"skill": entry()}
     if method == "resources/directory/read":
         return {"resources": [{"uri": params["uri"] + "/SKILL.md", "name": "SKILL.md"}]}
     if method == "tasks/get":

@@ -107,6 +107,7 @@ mod pins;
 mod pins_approved;
 mod pins_reload;
 mod pins_replicas;
+mod pins_skills;
 mod poison;
 mod pool;
 mod private_directory;

@@ -257,6 +257,10 @@ fn take_notification(
 fn take_notice(connection: &Connection, method: &str, params: Option<&RawValue>) {
     let Some(declared) = connection.declared.get() else { return };
     let is_declared = extensions::notified(method).is_some_and(|own| declared.notifies(own));
+    if is_declared && method == extensions::SKILLS_CHANGED {
+        // Only a pinned server's skills are listed with its tools.
+        connection.note_tools_changed();
+    }
     let is_of_tenant = connection.recipients.is_of_tenant;
     if !is_declared || !is_of_tenant && !extensions::is_of_list(method) {
         return tracing::debug!(%method, "notification from the server");

@@ -40,7 +40,7 @@ pub use self::call::{
 use self::in_flight::InFlightCalls;
 use self::liveness::Liveness;
 use self::request_ids::IdSource;
-use super::changes::mailbox::{List, Lists};
+use super::changes::mailbox::{List, Lists, Notice};
 use super::changes::recipients::{Recipients, SessionClient};
 use super::http::oauth::TokenSource;
 use super::stdio::line_tail::LineTail;
@@ -50,7 +50,8 @@ use crate::common::ids::TenantId;
 use crate::common::offload::Offload;
 use crate::protocol::jsonrpc::Frame;
 use crate::protocol::mcp::ProtocolVersion;
-use crate::protocol::mcp::extensions::Declared;
+use crate::protocol::mcp::extensions::{Declared, SKILLS_CHANGED};
+use crate::protocol::mcp::method;
 use crate::telemetry::metrics::ServerMetrics;
 
 /// Frames that belong to no call: mostly answers to the server's own requests. However many a
@@ -266,8 +267,18 @@ impl Connection {
         self.recipients.changes.resources_may_have_changed();
     }
 
-    pub(super) fn note_tools_changed(&self) {
+    /// Has the tools, and the skills of a pinned server, listed again.
+    pub(crate) fn note_tools_changed(&self) {
         self.tools_changed.notify_one();
+    }
+
+    /// Tells listeners that the server's skills are others now, if it has any.
+    pub(super) fn tell_skills_changed(&self) {
+        if let Some(declared) = self.declared.get().filter(|it| it.has(method::SKILLS_LIST)) {
+            let (method, params) = (SKILLS_CHANGED.to_owned(), "{}".to_owned());
+            let notice = Notice { method, params, declared: declared.names().clone() };
+            self.recipients.changes.notified(&notice);
+        }
     }
 
     /// Waits until the server's tools have changed. An earlier change ends the wait at once, if

@@ -134,6 +134,7 @@ impl Pins {
         pinned.is_known.send_replace(is_known);
         for connection in changed {
             connection.recipients.changes.list_changed(List::Tools);
+            connection.tell_skills_changed();
         }
     }
 
@@ -195,8 +196,9 @@ impl PinnedTools {
         if let Some(at) = self.runs.iter().position(is_same) {
             let before = self.runs.swap_remove(at).tools;
             // A call that found the old tool and still waits must not get the changed one.
-            let is_held = |tool: &&Tool| tools.get(tool.name()).is_some_and(|new| new.is_held());
-            for tool in before.all().filter(is_held) {
+            let now = |name: &str| tools.get(name).or_else(|| tools.skills.get(name));
+            let is_held = |tool: &&Tool| now(tool.name()).is_some_and(|new| new.is_held());
+            for tool in before.pinned().filter(is_held) {
                 tool.set_held(true);
             }
         }
@@ -208,7 +210,7 @@ impl PinnedTools {
     /// Holds back all but approved tools. Returns whether that changed anything.
     fn hold_unapproved(&self, tools: &ToolSet) -> bool {
         let mut is_different = false;
-        for tool in tools.all() {
+        for tool in tools.pinned() {
             let approved = self.approved.as_ref().and_then(|approved| approved.get(tool.name()));
             let is_held = approved.is_none_or(|hash| *hash != tool.hash());
             is_different |= tool.set_held(is_held);
@@ -224,7 +226,7 @@ impl PinnedTools {
 
     /// Returns the names of all tools that are held back.
     fn held(&self) -> BTreeSet<String> {
-        let tools = self.runs.iter().flat_map(|run| run.tools.all());
+        let tools = self.runs.iter().flat_map(|run| run.tools.pinned());
         tools.filter(|tool| tool.is_held()).map(|tool| tool.name().to_owned()).collect()
     }
 }

@@ -23,6 +23,7 @@ use crate::backend::stdio::process::{ExitReason, exited};
 use crate::backend::{Environment, Ready, http};
 use crate::common::ids::ServerId;
 use crate::config::{self, UrlTransport};
+use crate::protocol::mcp::method;
 use crate::protocol::mcp::requests::Dialect;
 use crate::telemetry::tasks::catch_panic;
 
@@ -270,9 +271,10 @@ async fn prepare(
     let declared = about.own_words.declared();
     let dialect = Arc::new(Dialect::new(version).with_tasks(declared.has_tasks));
     let _ = connection.declared.set(declared.clone());
-    let tools = match about.capabilities.tools {
-        Some(_) => ToolSet::list(connection, &dialect, deadline, id, environment, server.pin).await,
-        None => Ok(Arc::default()),
+    let pins_skills = server.pin && declared.has(method::SKILLS_LIST);
+    let tools = match about.capabilities.tools.is_some() || pins_skills {
+        true => ToolSet::list(connection, &dialect, deadline, id, environment, server.pin).await,
+        false => Ok(Arc::default()),
     };
     let tools = tools.map_err(|error| match error {
         ListError::Failed(RequestError::Expired { .. }) => StartError::timed_out(setting),

@@ -13,12 +13,14 @@ use tokio::time::Instant;
 
 use super::arguments::ArgumentsSchema;
 use super::left_out::{LeftOutTools, UsableTools};
+pub use super::list_error::ListError;
+use super::list_error::refused;
+use super::skills::SkillSet;
 use crate::backend::Environment;
-use crate::backend::connection::{Answer, Connection, RequestError};
+use crate::backend::connection::{Answer, Connection};
 use crate::common::ids::ServerId;
 use crate::common::offload::Offload;
 use crate::pins::Hash;
-use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::mcp::headers::HeaderParams;
 use crate::protocol::mcp::names;
 use crate::protocol::mcp::pages::Pages;
@@ -59,6 +61,22 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// Makes one that is only compared and held back.
+    pub(super) fn plain(name: String, definition: Box<RawValue>) -> Self {
+        Self {
+            name,
+            name_json: String::new(),
+            metrics: OnceLock::new(),
+            header_params: HeaderParams::Valid(vec![]),
+            is_repeatable: false,
+            typical_micros: AtomicU64::new(TYPICAL_TIME.as_micros() as u64),
+            definition,
+            hash: OnceLock::new(),
+            is_held: AtomicBool::new(false),
+            schema: OnceCell::new(),
+        }
+    }
+
     /// Returns the name that its server gave it.
     pub fn name(&self) -> &str {
         &self.name
@@ -153,19 +171,8 @@ pub struct ToolSet {
     caching: Caching,
     listed: Option<Instant>,
     left_out: LeftOutTools,
-}
-
-/// Why tools could not be listed.
-#[derive(Debug, thiserror::Error)]
-pub enum ListError {
-    #[error(transparent)]
-    Failed(#[from] RequestError),
-    #[error("it answered `tools/list` with an error: {message} (code {code})")]
-    Refused { code: i64, message: String },
-    #[error("its answer to `tools/list` does not follow the protocol: {0}")]
-    Malformed(String),
-    #[error("its list of tools has no end: {0}")]
-    Endless(&'static str),
+    /// The skills of a pinned server; none of any other.
+    pub skills: SkillSet,
 }
 
 impl ToolSet {
@@ -178,7 +185,14 @@ impl ToolSet {
         environment: &Environment,
         is_pinned: bool,
     ) -> Result<Arc<Self>, ListError> {
-        let tools = Arc::new(Self::read(connection, dialect, deadline, server).await?);
+        let mut tools = match SkillSet::is_alone(connection) {
+            false => Self::read(connection, dialect, deadline, server).await?,
+            true => Self::default(),
+        };
+        if is_pinned {
+            tools.skills = SkillSet::read(connection, dialect, deadline, server).await;
+        }
+        let tools = Arc::new(tools);
         if is_pinned {
             let Environment { pins, tenant, .. } = environment;
             pins.add_listed(server, tenant, &tools, connection, deadline).await;
@@ -282,6 +296,11 @@ impl ToolSet {
         self.in_order.iter().map(|tool| &**tool)
     }
 
+    /// Returns everything that pins hold back: tools, and skills by their URIs.
+    pub fn pinned(&self) -> impl Iterator<Item = &Tool> {
+        self.all().chain(self.skills.iter())
+    }
+
     /// Returns the names of tools that are not held back, in the server's order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.iter().map(Tool::name)
@@ -349,18 +368,9 @@ impl ToolSet {
         if let (true, HeaderParams::Invalid(why)) = (usable.checks_headers, &header_params) {
             return self.left_out.add(&name, why.to_string());
         }
-        let tool = Arc::new(Tool {
-            name: name.clone(),
-            name_json,
-            metrics: OnceLock::new(),
-            header_params,
-            is_repeatable: is_repeatable(&definition),
-            typical_micros: AtomicU64::new(TYPICAL_TIME.as_micros() as u64),
-            definition,
-            hash: OnceLock::new(),
-            is_held: AtomicBool::new(false),
-            schema: OnceCell::new(),
-        });
+        let is_repeatable = is_repeatable(&definition);
+        let plain = Tool::plain(name.clone(), definition);
+        let tool = Arc::new(Tool { name_json, header_params, is_repeatable, ..plain });
         self.in_order.push(tool.clone());
         self.by_name.insert(name, tool);
     }
@@ -383,13 +393,6 @@ impl ToolsVersion {
 
 fn too_many() -> String {
     format!("a server may have {TOOLS_MAX} tools")
-}
-
-fn refused(error: &Bytes) -> ListError {
-    match serde_json::from_slice::<ErrorObject>(error) {
-        Ok(error) => ListError::Refused { code: error.code, message: error.message.into() },
-        Err(error) => ListError::Malformed(error.to_string()),
-    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::pinned_skills;
 use super::rpc::{self, RpcError};
 use super::{JSON, McpRequest, Scope};
 use crate::backend::instance::tools::Tool;
@@ -317,6 +318,9 @@ async fn list_one(
         list.held.push(held);
         let cursor;
         (list, cursor) = list.with_page(gateway.offload(), page, kind).await?;
+        if cursor.is_none() && kind.method == method::SKILLS_LIST {
+            list.items = pinned_skills::approved(request, server, ready, list.items).await;
+        }
         let Some(cursor) = cursor else { return Ok(list) };
         pages.follow(&cursor).map_err(endless)?;
         // The list itself has paid for the first page of each server.

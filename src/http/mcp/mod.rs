@@ -32,6 +32,7 @@ mod forward;
 mod legacy;
 mod lists;
 mod modern;
+mod pinned_skills;
 mod response;
 mod rpc;
 mod scope;

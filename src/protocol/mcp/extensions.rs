@@ -127,6 +127,7 @@ pub struct Declared {
     reads_directories: bool,
     pub has_tasks: bool,
     has_events: bool,
+    pub has_tools: bool,
     /// Whether there is an extension whose methods the gateway does not know.
     has_unknown: bool,
     capabilities: Vec<String>,
@@ -142,7 +143,8 @@ impl Declared {
         let capabilities: Vec<_> =
             names.filter(|name| !CORE_CAPABILITIES.contains(&name.as_str())).collect();
         let has_events = capabilities.iter().any(|name| name == EVENTS_CAPABILITY);
-        let mut declared = Self { capabilities, has_events, ..Self::default() };
+        let has_tools = members.get("tools").is_some();
+        let mut declared = Self { capabilities, has_events, has_tools, ..Self::default() };
         let extensions = members.get("extensions");
         let extensions = extensions.and_then(|it| Members::parse(it.get()).ok());
         let names = extensions.iter().flat_map(Members::iter).map(|(name, _)| name.to_owned());
