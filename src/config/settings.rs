@@ -44,7 +44,8 @@ section! {
         /// with this process.
         session_keys: Vec<Secret> = [], KEYS;
         /// Address at which browsers reach the gateway, such as `"https://gateway.example"`. Needed
-        /// where tenants connect themselves to servers (OAuth). Unset: nobody can.
+        /// where tenants connect themselves to servers (OAuth). Unset: nobody can. Server cards
+        /// name it, too. Unset: they name the `Host` of the request.
         public_url: Option<String>, PUBLIC_URL;
         /// Time for the head of a request to arrive. Connections without a request are closed after
         /// two minutes, and after 12 s if no request on them has authenticated.

@@ -18,6 +18,7 @@ mod rendered_list;
 mod replicas;
 mod rest;
 pub mod server;
+mod server_cards;
 mod socket;
 mod sse;
 mod state;
@@ -82,6 +83,10 @@ pub fn router(app: Arc<AppState>, with_ops: bool) -> Routes {
         .route("/messages", post(mcp::sse_transport::post))
         .route("/mcp/t/{toolset}", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/toolsets/{toolset}/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
+        .route("/.well-known/ai-catalog.json", get(server_cards::catalog))
+        .route("/server-card", get(server_cards::card))
+        .route("/mcp/{server}/server-card", get(server_cards::card))
+        .route("/mcp/t/{toolset}/server-card", get(server_cards::card))
         .route("/.well-known/oauth-protected-resource", get(auth::resource_metadata))
         .route("/.well-known/oauth-protected-resource/mcp", get(auth::resource_metadata))
         .route("/.well-known/oauth-protected-resource/mcp/{server}", get(auth::resource_metadata))

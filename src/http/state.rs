@@ -10,6 +10,7 @@ use super::auth::origin::OriginPolicy;
 use super::list_cache::ListCache;
 use super::mcp::{self, Sessions, StreamQuota};
 use super::pages::sign_in::SignIn;
+use super::server_cards::CatalogCache;
 use super::unsent::ListenerUnsent;
 use super::{admin, error, rest};
 use crate::calls::Calls;
@@ -74,6 +75,9 @@ pub struct AppState {
     pub(super) sign_in: SignIn,
     /// Lists of tools, as they were rendered.
     pub(super) lists: ListCache,
+    /// The address that the operator has set, and the catalog of the endpoints at it.
+    pub(super) public_url: Option<String>,
+    pub(super) catalog: CatalogCache,
 }
 
 impl AppState {
@@ -117,6 +121,8 @@ impl AppState {
             sign_in: SignIn::default(),
             sse_clients: config.legacy_sse.then(mcp::SseClients::default),
             lists: ListCache::default(),
+            public_url: config.public_url.clone(),
+            catalog: CatalogCache::default(),
             gateway,
         }
     }

@@ -57,6 +57,19 @@ pub(super) fn all() -> Vec<Operation> {
             .reads(true, rpc_message())
             .answers_with(202, "Taken; the answer comes on the stream", "text/plain", text()),
     );
+    for (path, name, says) in [
+        ("/.well-known/ai-catalog.json", "catalog", "Lists the endpoints of anonymous callers"),
+        ("/server-card", "server_card", "Describes `/mcp`, to anonymous callers"),
+        ("/mcp/{server}/server-card", "server_card_of_server", "Describes a server, alike"),
+        ("/mcp/t/{toolset}/server-card", "server_card_of_toolset", "Describes a toolset, alike"),
+    ] {
+        let kind = match name {
+            "catalog" => "application/ai-catalog+json",
+            _ => "application/mcp-server-card+json",
+        };
+        let operation = Operation::new(("get", path), "MCP", name, says);
+        all.push(operation.answers_with(200, "The document", kind, json!({"type": "object"})));
+    }
     for (path, one) in [
         ("", ""),
         ("/mcp", "_of_mcp"),

@@ -1,5 +1,5 @@
 //! Questions of legacy servers to modern clients. Such a server asks in the middle of a call. The
-//! gateway answers the client's request with `input_required`, and parks the call. The client's next
+//! gateway answers the request with `input_required`, and parks the call. The client's next
 //! request brings the answer, and the call goes on with it.
 //!
 //! ```text
