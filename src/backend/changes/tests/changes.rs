@@ -195,7 +195,10 @@ async fn a_dropped_subscription_gets_nothing_more() {
     subscription.watch_all(["x".to_owned()]).unwrap();
     changes.lists_may_have_changed(Lists::ALL);
     changes.resources_may_have_changed();
-    let all = UnreadChanges { lists: Lists::ALL, resources: resources(&["x"]) };
+    let all = UnreadChanges {
+        lists: Lists { extensions: false, ..Lists::ALL },
+        resources: resources(&["x"]),
+    };
     assert_eq!(read(&mailbox).await, Some(all));
     drop(subscription);
     changes.lists_may_have_changed(Lists::ALL);

@@ -212,8 +212,8 @@ impl ParkedCalls {
         self.0.lock().insert(key, parked);
     }
 
-    /// Returns whether a call waits for its client at a tenant's process of a server, which takes no
-    /// other call meanwhile.
+    /// Returns whether a call waits for its client at a tenant's process of a server. The process
+    /// takes no other call meanwhile.
     pub(in crate::http::mcp) fn hold(&self, tenant: &TenantId, server: &ServerId) -> bool {
         let parked = self.0.lock();
         parked.values().any(|it| it.call.tenant == *tenant && it.call.server == *server)
