@@ -11,11 +11,11 @@ pub const REQUEST_BYTES: &str = "request_bytes";
 
 /// The largest bodies of one tenant that may arrive, wait or run at once. One that arrives counts
 /// with what is there of it.
-const BODIES_PER_TENANT: usize = 64;
+const BODIES_PER_TENANT: usize = 32;
 /// The least room for the requests of one tenant: many short ones have no long bodies.
-const REQUESTS_MIN: usize = 64 * 1024 * 1024;
+const REQUESTS_MIN: usize = 32 * 1024 * 1024;
 /// As much room as so many tenants have is for all.
-const REQUESTS_OF_ALL: usize = 2;
+const REQUESTS_OF_ALL: usize = 4;
 /// The longest answers of all tenants that may be on their way to the store.
 const KEPT_ANSWERS: usize = 4;
 

@@ -120,7 +120,7 @@ async fn a_caller_sees_all_its_limits_and_what_it_uses_of_them() {
         ("accepted_batches", "", json!(100), 0),
         ("records", "", json!(1_000_000), 1),
         ("streams", "", json!(1024), 0),
-        ("request_bytes", "", json!(64 * 1024 * 1024), 0),
+        ("request_bytes", "", json!(32 * 1024 * 1024), 0),
         ("sessions", "own", json!(75), 0),
     ] {
         let limit = named(name, scope);
