@@ -200,7 +200,7 @@ impl Backend {
         match timeout_at(deadline, self.first_settled()).await {
             Err(_) => Err(NotReady::StillStarting),
             Ok(RunState::Ready(ready)) => Ok(ready),
-            Ok(state) => Err(state.refusal()),
+            Ok(state) => Err(self.refusal(&state)),
         }
     }
 
@@ -211,7 +211,7 @@ impl Backend {
         state
             .wait_for(RunState::is_hopeless)
             .await
-            .map_or(NotReady::Stopped, |state| state.refusal())
+            .map_or(NotReady::Stopped, |state| self.refusal(&state))
     }
 
     /// Waits for the least busy instance, for a call that has a slot of the queue. `avoid` is an

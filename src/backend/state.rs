@@ -7,11 +7,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::Backend;
+use super::{Backend, Environment};
 use super::changes::mailbox::Lists;
 use super::connection::Connection;
 use super::instance::pool::{Load, ReadyInstance};
 use super::instance::tools::ToolSet;
+use crate::common::ids::ServerId;
 use crate::events::event::ChangedInstance;
 use crate::events::{Event, InstanceChange, Kinds};
 use crate::protocol::jsonrpc::JsonText;
@@ -74,6 +75,8 @@ impl About {
 pub enum NotReady {
     /// The server failed and waits for a restart.
     Down { retry_after: Duration, reason: Arc<str>, for_good: bool },
+    /// The server asks for more than its tenant has agreed to: a person has to agree first.
+    NotConnected { server: ServerId, url: String },
     /// The server was still starting when the deadline passed.
     StillStarting,
     /// The process that alone could answer has ended.
@@ -181,6 +184,23 @@ impl Ready {
 }
 
 impl Backend {
+    /// Returns the refusal of a call that needs the server now.
+    pub(super) fn refusal(&self, state: &RunState) -> NotReady {
+        let refusal = state.refusal();
+        let Environment { connections, tenant, .. } = &self.environment;
+        match connections {
+            Some(connections)
+                if matches!(refusal, NotReady::Down { .. })
+                    && self.config.needs_connection()
+                    && connections.wants_consent(tenant, &self.id) =>
+            {
+                let url = connections.connect_url(tenant, &self.id);
+                NotReady::NotConnected { server: self.id.clone(), url }
+            }
+            _ => refusal,
+        }
+    }
+
     /// Changes the state of an instance; nothing else does.
     pub(super) fn set_instance_state(
         &self,

@@ -15,6 +15,9 @@ impl From<NotReady> for CallError {
             NotReady::Down { retry_after, reason, for_good } => {
                 Self::ServerUnavailable { reason: reason.to_string(), retry_after, for_good }
             }
+            NotReady::NotConnected { server, url } => {
+                Self::ConnectRequired { server: server.to_string(), url }
+            }
             NotReady::StillStarting => Self::DeadlineExceeded { executed: Executed::No },
             NotReady::Gone => unknown_task(),
             NotReady::Stopped => Self::BackendStopped,

@@ -4,8 +4,10 @@ use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 
 use super::discovery::is_scope;
+use super::request::is_code;
 
 const SCOPES_MAX: usize = 32;
+const INSUFFICIENT_SCOPE: &str = "insufficient_scope";
 
 /// The wishes of a server that has refused a token.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,16 @@ pub struct Challenge {
 }
 
 impl Challenge {
+    /// Returns whether the server has refused a token for want of scopes.
+    pub fn wants_scopes(&self) -> bool {
+        self.error.as_deref() == Some(INSUFFICIENT_SCOPE)
+    }
+
+    /// Returns the error code, if it is one.
+    pub fn code(&self) -> Option<&str> {
+        self.error.as_deref().filter(|code| is_code(code))
+    }
+
     /// Reads a refusal that another token may turn into an answer: 401, or 403 for want of scopes.
     /// Nothing was executed then.
     pub fn read(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
@@ -25,7 +37,7 @@ impl Challenge {
         match status {
             StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),
             StatusCode::FORBIDDEN => {
-                challenge.filter(|it| it.error.as_deref() == Some("insufficient_scope"))
+                challenge.filter(Self::wants_scopes)
             }
             _ => None,
         }

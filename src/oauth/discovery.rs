@@ -44,6 +44,9 @@ pub struct AuthorizationServer {
     pub required: Vec<String>,
     /// Whether refresh tokens are a scope of their own.
     pub has_offline_access: bool,
+    /// The server's name for itself, letter for letter, if its metadata led here.
+    #[serde(default)]
+    pub resource: Option<String>,
 }
 
 /// The address of an endpoint.
@@ -122,6 +125,7 @@ pub async fn find(
             scopes: vec![],
             required: vec![],
             has_offline_access: false,
+            resource: None,
         });
     }
     let challenge = match server {
@@ -129,20 +133,24 @@ pub async fn find(
         None => Challenge::default(),
     };
     let required = challenge.scopes.clone();
-    let (issuer, scopes) = match (&config.issuer, server) {
-        (Some(issuer), _) => (text_of(issuer), vec![]),
+    let found = match (&config.issuer, server) {
+        (Some(issuer), _) => Named { issuer: text_of(issuer), scopes: vec![], resource: None },
         (None, Some(server)) => issuer_of(fetch, server, challenge).await?,
         (None, None) => return Err(OAuthError::new("no authorization server is set: `issuer`")),
     };
-    Ok(AuthorizationServer { scopes, required, ..server_of(fetch, issuer).await? })
+    let Named { issuer, scopes, resource } = found;
+    Ok(AuthorizationServer { scopes, required, resource, ..server_of(fetch, issuer).await? })
 }
 
-/// Returns the authorization server that a server's metadata name first, and the scopes there are.
-async fn issuer_of(
-    fetch: &Fetch,
-    server: &Url,
-    challenge: Challenge,
-) -> Result<(String, Vec<String>), OAuthError> {
+/// The things that a server's metadata name.
+struct Named {
+    /// The first authorization server.
+    issuer: String,
+    scopes: Vec<String>,
+    resource: Option<String>,
+}
+
+async fn issuer_of(fetch: &Fetch, server: &Url, challenge: Challenge) -> Result<Named, OAuthError> {
     let places = challenge.metadata.into_iter().chain(well_known(server, OF_RESOURCE));
     for place in places {
         let Some(found) = fetch.document::<ResourceMetadata>(&place).await? else { continue };
@@ -157,7 +165,8 @@ async fn issuer_of(
             return Err(OAuthError::new(problem));
         };
         let scopes = found.scopes_supported.into_iter().filter(|it| is_scope(it));
-        return Ok((issuer, scopes.take(SCOPES_MAX).collect()));
+        let scopes = scopes.take(SCOPES_MAX).collect();
+        return Ok(Named { issuer, scopes, resource: Some(found.resource) });
     }
     Err(OAuthError::new("the server has no metadata (RFC 9728): set `issuer`"))
 }
@@ -214,6 +223,7 @@ impl ServerMetadata {
             scopes: vec![],
             required: vec![],
             has_offline_access: has_text(&self.scopes_supported, OFFLINE_ACCESS),
+            resource: None,
             issuer: Some(self.issuer),
         })
     }

@@ -7,6 +7,7 @@
 
 use super::OAuthError;
 use super::client::Client;
+use super::discovery::AuthorizationServer;
 use super::provider::Provider;
 use super::request::{self, Form, Tokens};
 use crate::common::secret::Secret;
@@ -25,15 +26,15 @@ pub async fn exchanged<'s>(
     let mut form = Form::new(TOKEN_EXCHANGE);
     form.add("subject_token", caller.expose());
     form.add("subject_token_type", provider.config.subject_type().urn());
-    form.add_some("resource", provider.resource());
+    let server = provider.authorization_server().await?;
+    form.add_some("resource", provider.resource(&server));
     form.add_scopes(scopes);
     let tokens = match provider.config.grant {
-        Grant::IdJag => by_assertion(provider, caller, form).await?,
+        Grant::IdJag => by_assertion(provider, &server, caller, form).await?,
         _ => {
             form.add("requested_token_type", SubjectType::AccessToken.urn());
             form.add_some("audience", provider.config.audience.as_deref());
-            let (server, client) = (provider.authorization_server().await?, own_client(provider)?);
-            request::tokens(&provider.fetch, &server, &client, form).await?
+            request::tokens(&provider.fetch, &server, &own_client(provider)?, form).await?
         }
     };
     // The server would get it then.
@@ -52,13 +53,13 @@ fn refuse_own(given: &Secret, caller: &Secret) -> Result<(), OAuthError> {
 /// Has the identity provider assert to the server's authorization server who the caller is.
 async fn by_assertion(
     provider: &Provider,
+    server: &AuthorizationServer,
     caller: &Secret,
     mut form: Form,
 ) -> Result<Tokens, OAuthError> {
     let Some(identity) = &provider.identity_provider else {
         return Err(OAuthError::new("no `identity_provider` is set"));
     };
-    let server = provider.authorization_server().await?;
     let Some(issuer) = &server.issuer else {
         return Err(OAuthError::new("the authorization server has no name: set `issuer`"));
     };
@@ -69,7 +70,7 @@ async fn by_assertion(
     refuse_own(&assertion, caller)?;
     let mut form = Form::new(JWT_BEARER);
     form.add("assertion", assertion.expose());
-    request::tokens(&provider.fetch, &server, &own_client(provider)?, form).await
+    request::tokens(&provider.fetch, server, &own_client(provider)?, form).await
 }
 
 fn own_client(provider: &Provider) -> Result<Client<'_>, OAuthError> {

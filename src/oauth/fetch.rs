@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, WWW_AUTHENTICATE};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, WWW_AUTHENTICATE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -21,6 +21,8 @@ use crate::config::UpstreamOAuth;
 const TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_LEN_MAX: usize = 64 * 1024;
+
+const TOOLS_LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}"#;
 
 pub struct Fetch {
     configured: Client,
@@ -101,11 +103,18 @@ impl Fetch {
         }
     }
 
-    /// Returns the challenge of a server to a request without a token.
+    /// Returns the challenge of a server to a request without a token: to one that MCP clients
+    /// make, and that changes nothing. Some servers let the handshake pass.
     pub async fn challenge(&self, server: &Url) -> Option<Challenge> {
-        let response = self.configured.get(server.clone()).send().await.ok()?;
-        response.headers().get(WWW_AUTHENTICATE)?;
-        Challenge::read(response.status(), response.headers())
+        let post = self.configured.post(server.clone()).header(CONTENT_TYPE, "application/json");
+        let post = post.header(ACCEPT, "application/json, text/event-stream").body(TOOLS_LIST);
+        for request in [post, self.configured.get(server.clone())] {
+            let response = request.send().await.ok()?;
+            if response.headers().contains_key(WWW_AUTHENTICATE) {
+                return Challenge::read(response.status(), response.headers());
+            }
+        }
+        None
     }
 
     /// Posts a request that was made by [`Self::post`].

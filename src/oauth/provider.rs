@@ -1,7 +1,10 @@
 //! The authorization server of one configured server, and the gateway as its client.
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
 use reqwest::Url;
+use tokio::time::Instant;
 
 use super::OAuthError;
 use super::client::{Client, Credential, KnownClient, Signer};
@@ -20,6 +23,9 @@ pub enum SetupError {
     Tls(reqwest::Error),
 }
 
+/// What was found is current for so long.
+const CURRENT: Duration = Duration::from_secs(10);
+
 pub struct Provider {
     pub config: UpstreamOAuth,
     /// Address of the server that tokens are for; `None` for a program.
@@ -29,7 +35,7 @@ pub struct Provider {
     /// The provider that asserts who a caller is, if tokens are asked for by its assertions.
     pub identity_provider: Option<Box<Provider>>,
     /// Found by discovery, until something fails.
-    found: Mutex<Option<AuthorizationServer>>,
+    found: Mutex<Option<(Instant, AuthorizationServer)>>,
 }
 
 impl Provider {
@@ -61,11 +67,24 @@ impl Provider {
     /// Returns the authorization server, found once.
     pub async fn authorization_server(&self) -> Result<AuthorizationServer, OAuthError> {
         let known = self.found.lock().clone();
-        if let Some(known) = known {
-            return Ok(known);
+        match known {
+            Some((_, known)) => Ok(known),
+            None => self.find().await,
         }
+    }
+
+    /// Returns the authorization server as it was found a moment ago: a server may change it.
+    pub async fn current_authorization_server(&self) -> Result<AuthorizationServer, OAuthError> {
+        let known = self.found.lock().clone();
+        match known {
+            Some((at, known)) if at.elapsed() < CURRENT => Ok(known),
+            _ => self.find().await,
+        }
+    }
+
+    async fn find(&self) -> Result<AuthorizationServer, OAuthError> {
         let found = discovery::find(&self.fetch, &self.config, self.server.as_ref()).await?;
-        *self.found.lock() = Some(found.clone());
+        *self.found.lock() = Some((Instant::now(), found.clone()));
         Ok(found)
     }
 
@@ -77,10 +96,11 @@ impl Provider {
         }
     }
 
-    /// Returns the resource that tokens are for (RFC 8707). A program has none by itself.
-    pub fn resource(&self) -> Option<&str> {
+    /// Returns the resource that tokens of an authorization server are for (RFC 8707). A program
+    /// has none by itself.
+    pub fn resource<'a>(&'a self, at: &'a AuthorizationServer) -> Option<&'a str> {
         let server = || self.server.as_ref().map(|url| url.as_str().trim_end_matches('/'));
-        self.config.resource.as_deref().or_else(server)
+        self.config.resource.as_deref().or(at.resource.as_deref()).or_else(server)
     }
 
     /// Returns the client that the operator has configured.

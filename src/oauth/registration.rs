@@ -24,8 +24,11 @@ struct Registered {
 
 /// Returns the metadata of a client without a secret.
 pub fn metadata(client_uri: &str, redirect_uris: &[String]) -> Value {
+    // Authorization servers that keep to OpenID Connect let web applications have no plain `http`.
+    let application_type = if client_uri.starts_with("https://") { "web" } else { "native" };
     json!({
         "client_name": CLIENT_NAME,
+        "application_type": application_type,
         "client_uri": client_uri,
         "redirect_uris": redirect_uris,
         "grant_types": ["authorization_code", "refresh_token"],

@@ -22,18 +22,31 @@ HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Gateway:
     """A gateway with one server, `target`."""
 
-    def __init__(self, program, url, sharing):
+    def __init__(self, program, url, settings, top="", tables="", anonymous=True):
         self.dir = tempfile.TemporaryDirectory()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.base = f"http://127.0.0.1:{free.getsockname()[1]}"
-        config = os.path.join(self.dir.name, "trunkline.toml")
-        with open(config, "w") as file:
+        self.program, self.config = program, os.path.join(self.dir.name, "trunkline.toml")
+        with open(self.config, "w") as file:
             file.write(f'listen = "{self.base.removeprefix("http://")}"\n')
-            file.write('[auth]\nanonymous_tenant = "local"\n')
+            file.write(top.replace("{base}", self.base))
+            file.write('[auth]\nanonymous_tenant = "local"\n' if anonymous else "")
             file.write(f'[store]\nurl = "sqlite://{self.dir.name}/trunkline.db"\n')
-            file.write(f'[servers.target]\nurl = "{url}"\nsharing = "{sharing}"\n')
-        self.process = subprocess.Popen([program, "serve", "--config", config])
+            file.write(f'[servers.target]\nurl = "{url}"\n{settings}\n{tables}')
+        self.process = subprocess.Popen([program, "serve", "--config", self.config])
+
+    def __enter__(self):
+        self.become_ready()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def key(self, tenant):
+        """A new API key of a tenant."""
+        command = [self.program, "key", "create", tenant, "--config", self.config]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def become_ready(self):
         deadline = time.monotonic() + 20
@@ -198,12 +211,10 @@ def main():
     program, url = sys.argv[1:]
     scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
     # A server asks only a client that has it to itself.
-    gateway = Gateway(program, url, "session" if scenario.startswith("elicitation") else "shared")
-    try:
-        gateway.become_ready()
+    sharing = "session" if scenario.startswith("elicitation") else "shared"
+    with Gateway(program, url, f'sharing = "{sharing}"') as gateway:
         SCENARIOS[scenario](gateway)
-    finally:
-        gateway.stop()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -121,6 +121,11 @@ impl Client {
         self.send_to(self.url.clone(), method, headers, body, caller).await
     }
 
+    /// Returns whether requests have access tokens.
+    pub(super) fn has_tokens(&self) -> bool {
+        self.tokens.is_some()
+    }
+
     /// Resolves an address that the server names for itself. Returns `None` for another host.
     pub(super) fn own_address(&self, text: &str) -> Option<Url> {
         self.url.join(text).ok().filter(|url| self.is_own_host(url))

@@ -12,10 +12,13 @@ use super::refusal_probe;
 use super::stream::{deliver, read_whole};
 use crate::backend::connection::RequestError;
 use crate::backend::connection::incoming::ExpectedAnswers;
+use crate::oauth::challenge::Challenge;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{Message, decode};
 use crate::protocol::mcp::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, method};
 
+/// Begins the reason of a refused access token.
+pub(super) const TOKEN_REFUSED: &str = "it refuses the gateway's access token";
 const BODY_LEN_MAX: usize = 64 * 1024;
 /// Time for the body to arrive. The status alone is enough to fail the call.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -43,6 +46,9 @@ pub(super) async fn handle_refusal(
     // A status is a sign of life. Otherwise an idle server that only refuses would be pinged
     // forever.
     endpoint.connection.liveness.note_output();
+    if let Some(refused) = token_refusal(endpoint, &response, method) {
+        return Err(refused);
+    }
     let status = response.status().as_u16();
     let retry_after = match (status, retry_after(response.headers())) {
         (429, None) => Some(PAUSE),
@@ -89,6 +95,26 @@ pub(super) async fn handle_refusal(
         return Ok(());
     }
     Err(RequestError::Http { status, retry_after })
+}
+
+/// Returns the failure of a request of the gateway's own whose access token is refused, by the error
+/// code of the refusal.
+fn token_refusal(
+    endpoint: &HttpEndpoint,
+    response: &Response,
+    method: &str,
+) -> Option<RequestError> {
+    let is_own = matches!(method, method::DISCOVER | method::INITIALIZE | method::TOOLS_LIST);
+    if !is_own || !endpoint.client.has_tokens() {
+        return None;
+    }
+    let challenge = Challenge::read(response.status(), response.headers())?;
+    let reason = format!("{TOKEN_REFUSED} (`{}`)", challenge.code()?);
+    let detail = match challenge.scopes.is_empty() {
+        true => reason.clone(),
+        false => format!("{reason}: it wants the scopes `{}`", challenge.scopes.join(" ")),
+    };
+    Some(RequestError::Unreached { reason: reason.into(), detail })
 }
 
 /// Says what a refusal means for the session.

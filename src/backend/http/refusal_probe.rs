@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::HttpEndpoint;
 use super::call::BAD_REDIRECT;
+use super::refusal::TOKEN_REFUSED;
 use crate::backend::connection::{Answer, CloseReason, RequestError};
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 use crate::protocol::jsonrpc::{INVALID_PARAMS, INVALID_REQUEST};
@@ -132,7 +133,9 @@ fn lasting_fault(failure: &RequestError) -> Option<String> {
         RequestError::Http { status, .. } => {
             Some(format!("it answers everything with the HTTP status {status}"))
         }
-        RequestError::Unreached { reason, .. } if reason == BAD_REDIRECT => {
+        RequestError::Unreached { reason, .. }
+            if reason == BAD_REDIRECT || reason.starts_with(TOKEN_REFUSED) =>
+        {
             Some(reason.to_string())
         }
         RequestError::Closed { reason: CloseReason::Protocol(reason), .. } => Some(reason.clone()),

@@ -102,7 +102,7 @@ impl Connections {
         browser: &str,
     ) -> Result<Url, ConnectError> {
         let provider = self.provider(server).await?;
-        let at = provider.authorization_server().await?;
+        let at = provider.current_authorization_server().await?;
         let redirect_uri = self.redirect_uri(server, &at);
         let client = self.client(server, &provider, &at, &redirect_uri).await?;
         let client_id = match &client {
@@ -121,7 +121,7 @@ impl Connections {
             state: &state,
             verifier: &verifier,
             scopes: requested.clone(),
-            resource: provider.resource(),
+            resource: provider.resource(&at),
         };
         let url = request.url(&at)?;
         provider.fetch.check(&url)?;
@@ -182,7 +182,7 @@ impl Connections {
         form.add("code", code);
         form.add("redirect_uri", &begun.redirect_uri);
         form.add("code_verifier", &begun.verifier);
-        form.add_some("resource", provider.resource());
+        form.add_some("resource", provider.resource(&begun.server));
         let secret = begun.client.as_ref().and_then(|it| it.secret.clone()).map(Secret::new);
         let client = match &begun.client {
             Some(known) => known_client(known, secret.as_ref()),

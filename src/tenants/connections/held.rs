@@ -52,6 +52,12 @@ impl Held {
         }
     }
 
+    /// Returns whether the tenant was not asked for some of these scopes, a space between each.
+    pub(super) fn lacks_any(&self, scopes: &str) -> bool {
+        let mut scopes = scopes.split(' ').filter(|it| !it.is_empty());
+        scopes.any(|scope| !self.requested.iter().any(|it| it == scope))
+    }
+
     pub(super) fn access_token(&self, version: i64) -> AccessToken {
         let age = Timestamp::now().as_millisecond().saturating_sub(self.obtained).max(0);
         let age = Duration::from_millis(age.unsigned_abs());

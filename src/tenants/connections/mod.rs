@@ -13,7 +13,7 @@ mod held;
 mod token;
 mod upkeep;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,9 @@ pub const CLIENT_DOCUMENT: &str = "/oauth/clients/";
 /// Kept of the time of a call that waits for a person, for its answer.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
+/// Tenants and servers of which is remembered that a server asks for more. Others get the reason.
+const ASKED_MAX: usize = 4096;
+
 /// Tenants' connections to all servers.
 pub struct Connections {
     store: Store,
@@ -55,6 +58,8 @@ pub struct Connections {
     public_url: Option<String>,
     servers: ArcSwap<Servers>,
     providers: Mutex<HashMap<ServerId, Arc<Provider>>>,
+    /// Tenants of which a server asks for more than they have agreed to.
+    asked: Mutex<HashSet<(TenantId, ServerId)>>,
     /// Notified when there may be something to revoke.
     due: Notify,
 }
@@ -87,6 +92,7 @@ impl Connections {
             public_url: config.public_url.clone(),
             servers: ArcSwap::default(),
             providers: Mutex::default(),
+            asked: Mutex::default(),
             due: Notify::new(),
         };
         connections.set_servers(config);
@@ -103,8 +109,25 @@ impl Connections {
         removed.extend(before.configured.clone());
         removed.retain(|id, _| !configured.contains_key(id));
         self.providers.lock().retain(|id, _| configured.contains_key(id));
+        self.asked.lock().retain(|(_, id)| configured.contains_key(id));
         self.servers.store(Arc::new(Servers { configured, removed }));
         self.due.notify_one();
+    }
+
+    /// Returns whether a person of a tenant has to agree: for the first time, again, or to more.
+    pub fn wants_consent(&self, tenant: &TenantId, server: &ServerId) -> bool {
+        let vault = self.directory.secrets().vault();
+        let is_connected = vault.sealed_set(tenant, server).is_some_and(|set| set.has(CONNECTION));
+        !is_connected || self.asked.lock().contains(&(tenant.clone(), server.clone()))
+    }
+
+    fn note_asks(&self, tenant: &TenantId, server: &ServerId, asks: bool) {
+        let (place, mut asked) = ((tenant.clone(), server.clone()), self.asked.lock());
+        if !asks {
+            asked.remove(&place);
+        } else if asked.len() < ASKED_MAX {
+            asked.insert(place);
+        }
     }
 
     /// Returns the page at which a tenant connects itself to a server.

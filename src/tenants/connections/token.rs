@@ -80,6 +80,7 @@ impl Connections {
             let stored = self.store.connection(tenant, server).await?;
             let stored = stored.ok_or(NoToken::NotConnected)?;
             let held = self.open(tenant, server, &stored).ok_or(NoToken::NotConnected)?;
+            self.note_asks(tenant, server, held.lacks_any(&stored.asked));
             let token = held.access_token(stored.version);
             let is_usable = token.is_valid() && refused != Some(stored.version);
             if is_usable && (!token.is_due() || held.refresh.is_none()) {
@@ -157,7 +158,7 @@ impl Connections {
         let provider = self.provider(server).await?;
         let mut form = Form::new("refresh_token");
         form.add("refresh_token", held.refresh.as_deref().unwrap_or_default());
-        form.add_some("resource", provider.resource());
+        form.add_some("resource", provider.resource(&held.server));
         let secret = held.client.as_ref().and_then(|it| it.secret.clone()).map(Secret::new);
         let client = match &held.client {
             Some(known) => known_client(known, secret.as_ref()),
@@ -206,6 +207,26 @@ impl Connections {
         held
     }
 
+    /// Ends a tenant's connection if the server has another authorization server by now, whose
+    /// tokens alone are of use. Returns whether it has.
+    pub async fn has_moved(&self, tenant: &TenantId, server: &ServerId) -> bool {
+        let Ok(Some(stored)) = self.store.connection(tenant, server).await else { return false };
+        let Some(held) = self.open(tenant, server, &stored) else { return false };
+        let Ok(provider) = self.provider(server).await else { return false };
+        provider.forget();
+        let Ok(now) = provider.authorization_server().await else { return false };
+        let has_moved = now.issuer != held.server.issuer;
+        if has_moved {
+            tracing::info!(
+                %tenant, %server,
+                "server `{server}` has another authorization server now: tenant `{tenant}` has to \
+                 connect itself again"
+            );
+            let _ = self.end(tenant, server, &stored).await;
+        }
+        has_moved
+    }
+
     /// Notes the scopes that a server asks for. Returns whether the tenant was not asked for all of
     /// them yet.
     pub async fn note_asked(
@@ -222,6 +243,7 @@ impl Connections {
         if missing.peek().is_none() {
             return false;
         }
+        self.note_asks(tenant, server, true);
         let mut asked = known.clone();
         asked.extend(missing.map(String::as_str).filter(|scope| !known.contains(scope)));
         let asked = asked.join(" ");

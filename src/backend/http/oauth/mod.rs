@@ -31,6 +31,8 @@ use crate::tenants::connections::{AccessToken, Connections, NoToken};
 const FAILURE_PAUSE: Duration = Duration::from_secs(5);
 /// The most scopes that servers may ask for, beside the configured ones.
 const ASKED_SCOPES_MAX: usize = 32;
+/// How often a refused token has the authorization server looked for.
+const MOVED_LOOK: Duration = Duration::from_secs(10);
 /// The refusal of scopes that cannot be had (RFC 6749).
 const INVALID_SCOPE: &str = "invalid_scope";
 
@@ -178,6 +180,8 @@ struct TokenState {
     asked: BTreeSet<String>,
     /// The version of the last token that the server has refused.
     refused: Option<i64>,
+    /// When the authorization server was last looked for because of a refusal.
+    looked: Option<Instant>,
 }
 
 impl TokenSource {
@@ -226,6 +230,13 @@ impl TokenSource {
         {
             return Err(tenant.not_connected());
         }
+        if let TokenGrant::Tenant(tenant) = &self.grant
+            && !challenge.wants_scopes()
+            && self.may_have_moved()
+            && tenant.has_moved().await
+        {
+            return Err(tenant.not_connected());
+        }
         let mut state = self.state.lock();
         let mut asks_more = false;
         for scope in &challenge.scopes {
@@ -247,6 +258,16 @@ impl TokenSource {
             state.refused = Some(refused.version);
         }
         Ok(may_help)
+    }
+
+    /// Returns whether to look if the server has another authorization server: now and then.
+    fn may_have_moved(&self) -> bool {
+        let (now, mut state) = (Instant::now(), self.state.lock());
+        let is_due = state.looked.is_none_or(|at| now >= at + MOVED_LOOK);
+        if is_due {
+            state.looked = Some(now);
+        }
+        is_due
     }
 
     /// Starts a request for a token, unless one is under way.
@@ -331,6 +352,11 @@ impl TenantGrant {
         TokenError::NotConnected { server, url: url.unwrap_or_default() }
     }
 
+    async fn has_moved(&self) -> bool {
+        let Some(connections) = &self.connections else { return false };
+        connections.has_moved(&self.tenant, &self.server).await
+    }
+
     /// Notes that the server asks for these scopes. Returns whether the tenant has not agreed to
     /// all of them.
     async fn asks_for_more(&self, scopes: &[String]) -> bool {
@@ -346,7 +372,7 @@ async fn client_token(provider: &Provider, asked: BTreeSet<String>) -> Result<To
     let scopes: BTreeSet<_> = provider.config.scopes.iter().cloned().chain(asked).collect();
     let mut form = Form::new("client_credentials");
     form.add_scopes(&scopes);
-    form.add_some("resource", provider.resource());
+    form.add_some("resource", provider.resource(&server));
     let tokens = request::tokens(&provider.fetch, &server, &client, form).await?;
     Ok(Token::new(&tokens.access, tokens.asked, tokens.life, 0))
 }
