@@ -7,11 +7,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{Backend, Environment};
 use super::changes::mailbox::Lists;
 use super::connection::Connection;
 use super::instance::pool::{Load, ReadyInstance};
 use super::instance::tools::ToolSet;
+use super::{Backend, Environment};
 use crate::common::ids::ServerId;
 use crate::events::event::ChangedInstance;
 use crate::events::{Event, InstanceChange, Kinds};

@@ -36,9 +36,7 @@ impl Challenge {
         let challenge = values.into_iter().find_map(Self::parse);
         match status {
             StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),
-            StatusCode::FORBIDDEN => {
-                challenge.filter(Self::wants_scopes)
-            }
+            StatusCode::FORBIDDEN => challenge.filter(Self::wants_scopes),
             _ => None,
         }
     }

@@ -23,7 +23,7 @@ pub enum SetupError {
     Tls(reqwest::Error),
 }
 
-/// What was found is current for so long.
+/// An authorization server is known to be the current one for so long.
 const CURRENT: Duration = Duration::from_secs(10);
 
 pub struct Provider {

@@ -27,6 +27,7 @@ mod changes;
 mod cli;
 mod connect;
 mod connect_many;
+mod connect_ways;
 mod connections;
 mod deadlines;
 mod descriptors;

@@ -161,6 +161,28 @@ async fn metadata_of_another_are_refused() {
 }
 
 #[tokio::test]
+async fn a_handshake_that_wants_more_than_can_be_had_is_named() {
+    let endpoint = TokenEndpoint::start().await;
+    let server = server(&endpoint, &[]).await;
+    for (status, challenge, code) in [
+        (403, "Bearer error=\"insufficient_scope\", scope=\"admin\"", "insufficient_scope"),
+        (401, "Bearer error=\"invalid_token\"", "invalid_token"),
+    ] {
+        let metadata = json!({"resource": server.url("/mcp"),
+            "authorization_servers": [endpoint.url()]});
+        server.protect(vec![], status, challenge, metadata);
+        let gateway = setup(&server, HERE).start().await;
+        let refusal = echo(&gateway).await;
+        assert_eq!(refusal.problem(), refused(503, "server_unavailable").for_now());
+        let expected = format!("it refuses the gateway's access token (`{code}`)");
+        assert!(refusal.detail().ends_with(&expected), "{refusal:?}");
+        let why = reason(&gateway).await;
+        assert_eq!(why.contains("it wants the scopes `admin`"), status == 403, "{why}");
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn no_token_and_no_secret_is_told_to_anyone() {
     let endpoint = TokenEndpoint::start().await;
     let server = server(&endpoint, &["token-1"]).await;

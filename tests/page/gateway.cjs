@@ -62,7 +62,7 @@ exports.Gateway = class Gateway {
     const directory = mkdtempSync(join(tmpdir(), 'trunkline-page-'));
     const port = await freePort();
     const config = join(directory, 'trunkline.toml');
-    writeFileSync(config, CONFIG(port, binary, settings));
+    writeFileSync(config, CONFIG(port, binary, settings.replaceAll('$URL', `http://127.0.0.1:${port}`)));
     const gateway = new Gateway(binary, config, port);
     await gateway.ready();
     return gateway;

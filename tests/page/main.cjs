@@ -6,6 +6,7 @@ const { tmpdir } = require('node:os');
 const { join } = require('node:path');
 const { chromium } = require('playwright-core');
 const { FLAGS, Gateway, hangUp, until } = require('./gateway.cjs');
+const { connectTenant } = require('./connect.cjs');
 const { twoReplicas } = require('./replicas.cjs');
 const { otherPort } = require('./strangers.cjs');
 const { tryTool } = require('./tools.cjs');
@@ -24,14 +25,14 @@ let browser;
 const faults = [];
 
 // Opens a page; in a browser of its own, with no cookies, if there is to be one.
-async function newPage(from = browser, { url } = gateway) {
+async function newPage(from = browser, { url, others = [] } = gateway) {
   const page = await from.newPage();
   page.on('pageerror', (error) => faults.push(`error in the page: ${error.stack}`));
   page.on('console', (message) => {
     if (message.type() === 'error' && !/status of (4\d\d|503)/.test(message.text())) faults.push(`console: ${message.text()}`);
   });
   page.on('request', (request) => {
-    if (!request.url().startsWith(url)) faults.push(`asked ${request.url()}`);
+    if (![url, ...others].some((it) => request.url().startsWith(it))) faults.push(`asked ${request.url()}`);
   });
   if (files) await page.route('**/web/**', fromDisk);
   await page.addInitScript(() => document.addEventListener('securitypolicyviolation', (event) => {
@@ -277,6 +278,13 @@ const cases = {
       await signIn(page, key, '/dashboard', replica);
       return page;
     }, listed);
+  },
+
+  async 'a person connects a tenant to a server that wants OAuth'() {
+    await connectTenant(binary, async ([url, ...others]) => {
+      const page = await newPage(await fresh(), { url, others });
+      return { page, close: () => page.context().close() };
+    }, (page) => accessible(page, 'connect'));
   },
 
   async 'a tenant sees its own calls on its page, and no other tenant\'s'() {

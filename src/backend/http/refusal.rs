@@ -97,8 +97,8 @@ pub(super) async fn handle_refusal(
     Err(RequestError::Http { status, retry_after })
 }
 
-/// Returns the failure of a request of the gateway's own whose access token is refused, by the error
-/// code of the refusal.
+/// Returns the failure of a request of the gateway's own whose access token is refused. Names the
+/// error code of the refusal.
 fn token_refusal(
     endpoint: &HttpEndpoint,
     response: &Response,

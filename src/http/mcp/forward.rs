@@ -114,9 +114,10 @@ impl ForwardedCall {
                 .map(|json| http.body.slice_ref(json.get().as_bytes())),
         });
         let (opened, parked) = opened_state(params, state.as_ref())?;
-        let awaits_connection = opened.as_deref().is_some_and(connect_question::is_answered);
+        let is_from_page = opened.as_deref().is_some_and(connect_question::is_answered);
+        let awaits_connection = is_from_page && !connect_question::has_refused(params);
         let asks = questions::asks(request, method, &server);
-        let other_params = other_params(request, method, &target, opened, awaits_connection)?;
+        let other_params = other_params(request, method, &target, opened, is_from_page)?;
         let log_level = match era {
             Era::Modern => params.log_level()?,
             Era::Legacy => session_log_level,

@@ -21,12 +21,15 @@ pub(crate) fn can_be_asked(params: &Params<'_>, method: &str) -> bool {
         let capabilities: serde_json::Value = serde_json::from_str(capabilities.get()).ok()?;
         capabilities.pointer("/elicitation/url")?.is_object().then_some(())
     };
-    let has_refused = || {
-        let responses = params.get("inputResponses")?;
-        let responses: serde_json::Value = serde_json::from_str(responses.get()).ok()?;
-        (responses[QUESTION]["action"] != "accept").then_some(())
-    };
-    is_asking && says_so().is_some() && has_refused().is_none()
+    is_asking && says_so().is_some() && !has_refused(params)
+}
+
+/// Returns whether a client's user was asked, and does not want to.
+pub(crate) fn has_refused(params: &Params<'_>) -> bool {
+    let responses = params.get("inputResponses");
+    let responses: Option<serde_json::Value> =
+        responses.and_then(|responses| serde_json::from_str(responses.get()).ok());
+    responses.is_some_and(|responses| responses[QUESTION]["action"] != "accept")
 }
 
 /// Returns whether a client comes back from this question.
