@@ -159,7 +159,7 @@ impl Place {
 /// The lines of a file. Their ends are looked for once: a file may have thousands of settings.
 pub(super) struct Lines {
     path: Arc<str>,
-    /// Where lines end, in bytes.
+    /// The bytes at which lines end.
     ends: Vec<usize>,
 }
 

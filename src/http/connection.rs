@@ -122,13 +122,10 @@ impl Serving<'_> {
     }
 
     /// Serves HTTP/1 until the connection is idle, and then gives it back.
-    async fn http1<S, B>(
-        &self,
-        socket: Socket<S>,
-        service: impl Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
-    ) -> Option<Socket<S>>
+    async fn http1<S, V, B>(&self, socket: Socket<S>, service: V) -> Option<Socket<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
+        V: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         B: Body<Error: Into<BoxError>> + 'static,
     {
         let mut builder = http1::Builder::new();
@@ -144,13 +141,14 @@ impl Serving<'_> {
         Some(parts.io.into_inner().with_first(parts.read_buf))
     }
 
-    async fn http2<F, B>(
+    async fn http2<V, B>(
         &self,
         socket: impl AsyncRead + AsyncWrite + Unpin,
-        service: impl Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future = F>,
+        service: V,
         streams: StreamExecutor,
     ) where
-        F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+        V: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        V::Future: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let mut builder = http2::Builder::new(streams.clone());
