@@ -370,8 +370,11 @@ async fn call_backend(
                 let offload = backend.offload();
                 let held = hold_answer(&caller.tenant, answer.answer(), call.is_kept)?;
                 let rate_status = &mut context.rate_status;
-                let reply = answer.into_reply(offload, call, held, rate_status, count).await?;
-                return call.unless_manifest_differs(&ready, reply);
+                let reply = answer.into_reply(offload, call, held, rate_status, count);
+                return match call.operation {
+                    Operation::Extension(_) => call.unless_manifest_differs(&ready, reply.await?),
+                    _ => reply.await,
+                };
             }
             Err(CallError::BackendStopped) if !backend.takes_calls_of(tenant) => {}
             Err(error) => {

@@ -43,10 +43,8 @@ impl Call {
         ready: &Ready,
         reply: Reply,
     ) -> Result<Reply, CallError> {
-        if self.operation.method() != method::SKILLS_GET {
-            return Ok(reply);
-        }
-        let Some(uri) = self.pinned_uri(ready) else { return Ok(reply) };
+        let uri = self.pinned_uri(ready).filter(|_| self.operation.method() == method::SKILLS_GET);
+        let Some(uri) = uri else { return Ok(reply) };
         let result = std::str::from_utf8(&reply.result).unwrap_or_default();
         let entry = Members::parse(result).ok().and_then(|it| it.get("skill").map(RawValue::get));
         if entry.is_some_and(|entry| ready.tools.skills.is_approved(entry)) {

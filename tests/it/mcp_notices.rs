@@ -164,3 +164,26 @@ async fn a_clients_notification_reaches_the_server_that_declares_its_extension_a
         gateway.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_server_hears_of_no_extension_that_it_has_not_declared() {
+    let setup = extending(Setup::new().fake("plain"), "shared", &["events=yes"], "");
+    let gateway = setup.start().await;
+    let plain = Session::open(&gateway, "/mcp/plain").await;
+    for method in ["notifications/x/moved", "notifications/events/x", "notifications/skills/x"] {
+        assert_eq!(plain.notify(method, json!({})).await.status, 202);
+    }
+    plain.tool_text("raw", json!({})).await;
+    let heard = gateway.fake("plain").received();
+    let methods: Vec<_> = heard.iter().filter_map(|it| it["method"].as_str()).collect();
+    assert!(!methods.iter().any(|method| method.ends_with("/moved") || method.ends_with("/x")));
+    // Events are not for a server that does not know whose they are.
+    let shared = Session::open(&gateway, "/mcp/shared").await;
+    let refused = shared.notify("notifications/events/x", json!({})).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("sharing = \\\"tenant\\\""), "{refused:?}");
+    // Where all servers are shown there is none that is meant.
+    let all = Session::open(&gateway, "/mcp").await;
+    assert_eq!(all.notify("notifications/x/moved", json!({})).await.status, 202);
+    gateway.stop().await;
+}

@@ -246,3 +246,14 @@ async fn a_reload_decides_whether_callers_need_a_session() {
     assert_eq!(told.len(), 1);
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn a_shutdown_waits_for_no_client_that_was_asked() {
+    let gateway = sessionless().await;
+    let a = gateway.as_tenant("a").await;
+    let asks = json!({"question": {"id": 1, "method": "elicitation/create"}});
+    state_of(&with(a.mcp("/mcp/own").call("question", asks)).send().await);
+    let began = Instant::now();
+    gateway.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}

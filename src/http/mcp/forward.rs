@@ -59,7 +59,7 @@ pub(super) struct ForwardedCall {
     /// The questions that its client can be asked during the call, if its server asks callers.
     pub(super) asks: Option<Askable>,
     /// The call that goes on with this request.
-    pub(super) parked: Option<ParkedRef>,
+    pub(super) parked: Option<Box<ParkedRef>>,
 }
 
 impl ForwardedCall {
@@ -259,7 +259,7 @@ fn other_params(
 fn opened_state(
     params: &Params<'_>,
     state: Option<&RequestState>,
-) -> Result<(Option<String>, Option<ParkedRef>), RpcError> {
+) -> Result<(Option<String>, Option<Box<ParkedRef>>), RpcError> {
     let (Some(sealed), Some(state)) = (params.get("requestState"), state) else {
         return Ok((None, None));
     };

@@ -188,13 +188,14 @@ async fn forward(
     let cancelled = CancellationToken::new();
     let running = session.register(request.id, call.listener.clone(), cancelled.clone());
     let (app, caller) = (http.app.clone(), request.caller.clone());
-    let of_session = session.clone();
+    // Copied for a client alone that can be asked.
+    let asked = call.meta.capabilities.is_some().then(|| session.clone());
     let outcome = Outliving::new(async move {
         let outcome = async {
-            match call.meta.capabilities {
+            match &asked {
                 None => app.gateway.call(&caller, admission, &call).await,
-                Some(_) => {
-                    Box::pin(questions::call(&app, &of_session, &caller, admission, call)).await
+                Some(session) => {
+                    Box::pin(questions::call(&app, session, &caller, admission, call)).await
                 }
             }
         };

@@ -87,7 +87,10 @@ async fn ask(
     let (mut answers, mut held, mut len) = (vec![], None, 0);
     for (question, mut put, _permit) in open {
         let late = |_| CallError::DeadlineExceeded { executed: Executed::Unknown };
-        let answer = timeout_at(call.deadline, &mut put.answer).await.map_err(late)?;
+        let answer = tokio::select! {
+            answer = timeout_at(call.deadline, &mut put.answer) => answer.map_err(late)?,
+            () = app.closing.cancelled() => return Err(cannot("the gateway is shutting down")),
+        };
         let answer = answer.map_err(|_| cannot("its session has ended"))?;
         held = answer.held.or(held);
         len += answer.outcome.as_ref().map_or(0, String::len);

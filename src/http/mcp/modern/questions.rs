@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::request_state::RequestState;
@@ -161,7 +162,9 @@ impl QuestionDesk {
         let (_, none) = NotificationSender::new(None, None);
         let notifications = std::mem::replace(notifications, none);
         let call = self.call.clone();
-        self.app.parked_calls.park(place.key, call, notifications, question, permit);
+        let closing = self.app.closing.clone();
+        let parked = Parked { call, notifications, question, _permit: permit };
+        self.app.parked_calls.park(place.key, parked, closing);
         Some(rpc::result(&translation.id, &result))
     }
 }
@@ -176,7 +179,7 @@ pub(in crate::http::mcp) struct ParkedRef {
 }
 
 impl ParkedRef {
-    pub(in crate::http::mcp) fn open(state: &RequestState, sealed: &str) -> Option<Self> {
+    pub(in crate::http::mcp) fn open(state: &RequestState, sealed: &str) -> Option<Box<Self>> {
         serde_json::from_slice(&state.open_call(sealed)?).ok()
     }
 }
@@ -186,42 +189,43 @@ impl ParkedRef {
 pub(crate) struct ParkedCalls(Mutex<HashMap<u128, ParkedCall>>);
 
 struct ParkedCall {
+    parked: Parked,
+    /// Removes the call when it must have ended, or at a shutdown: its client cannot come back.
+    _expiry: AbortOnDropHandle<()>,
+}
+
+/// A call with the question that its client was asked.
+struct Parked {
     call: Arc<OpenCall>,
     notifications: CallNotifications,
     question: ServerRequest,
     _permit: QuotaPermit,
-    /// Removes the call when it must have ended.
-    _expiry: AbortOnDropHandle<()>,
 }
 
 impl ParkedCalls {
-    fn park(
-        self: &Arc<Self>,
-        key: u128,
-        call: Arc<OpenCall>,
-        notifications: CallNotifications,
-        question: ServerRequest,
-        permit: QuotaPermit,
-    ) {
-        let (parked, until) = (Arc::downgrade(self), call.until);
+    fn park(self: &Arc<Self>, key: u128, parked: Parked, closing: CancellationToken) {
+        let (calls, until) = (Arc::downgrade(self), parked.call.until);
         let expiry = AbortOnDropHandle::new(tokio::spawn(async move {
-            sleep_until(until).await;
-            drop(Weak::upgrade(&parked).and_then(|parked| parked.take(key)));
+            tokio::select! {
+                () = sleep_until(until) => {}
+                () = closing.cancelled() => {}
+            }
+            drop(Weak::upgrade(&calls).and_then(|calls| calls.take(key)));
         }));
-        let parked = ParkedCall { call, notifications, question, _permit: permit, _expiry: expiry };
-        self.0.lock().insert(key, parked);
+        self.0.lock().insert(key, ParkedCall { parked, _expiry: expiry });
     }
 
     /// Returns whether a call waits for its client at a tenant's process of a server. The process
     /// takes no other call meanwhile.
     pub(in crate::http::mcp) fn hold(&self, tenant: &TenantId, server: &ServerId) -> bool {
         let parked = self.0.lock();
-        parked.values().any(|it| it.call.tenant == *tenant && it.call.server == *server)
+        let mut calls = parked.values().map(|it| &it.parked.call);
+        calls.any(|call| call.tenant == *tenant && call.server == *server)
     }
 
     /// Takes a call. There is one answer, so it is taken once.
-    fn take(&self, key: u128) -> Option<ParkedCall> {
-        self.0.lock().remove(&key)
+    fn take(&self, key: u128) -> Option<Parked> {
+        self.0.lock().remove(&key).map(|it| it.parked)
     }
 }
 
@@ -246,8 +250,8 @@ pub(super) async fn forward(
                     .await;
             }
             let answer = answer_of(&request.params)?;
-            let ParkedCall { call, notifications, question, .. } =
-                app.parked_calls.take(place.key).ok_or_else(unknown_state)?;
+            let taken = app.parked_calls.take(place.key).ok_or_else(unknown_state)?;
+            let Parked { call, notifications, question, .. } = taken;
             question.answer(Ok(answer));
             (call, notifications)
         }
