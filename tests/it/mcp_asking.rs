@@ -1,6 +1,9 @@
 //! Questions between eras: a modern server asks a legacy client.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::mcp_sessionless::{SESSIONLESS, able, answered, got, state_of, with};
 use crate::support::mcp_legacy::{Session, Stream, text_of};
@@ -168,4 +171,17 @@ async fn an_answer_may_reach_any_replica() {
     assert_eq!(again.error()["code"], -32602);
     owner.stop().await;
     other.stop().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_no_client_that_was_asked() {
+    let gateway = Setup::new().talker("m", "modern").start().await;
+    let session = Session::open_with(&gateway, "/mcp/m", able()).await;
+    let (mut stream, _) = asked(&session, "ask").await;
+    let began = Instant::now();
+    gateway.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    while let Some(message) = stream.next().await {
+        assert!(message.get("result").is_none(), "{message}");
+    }
 }

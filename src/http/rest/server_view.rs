@@ -159,7 +159,8 @@ impl ServerView {
         session: Option<&SessionId>,
     ) -> Self {
         let of_session = || session.and_then(|session| server.of_session(session));
-        let Some(backend) = server.running(&caller.tenant.id).or_else(of_session) else {
+        let running = || server.running(&caller.tenant.id);
+        let Some(backend) = of_session().or_else(running) else {
             return Self::without_process(server);
         };
         let ready = ready(&backend);

@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::request_state::RequestState;
@@ -162,9 +161,8 @@ impl QuestionDesk {
         let (_, none) = NotificationSender::new(None, None);
         let notifications = std::mem::replace(notifications, none);
         let call = self.call.clone();
-        let closing = self.app.closing.clone();
         let parked = Parked { call, notifications, question, _permit: permit };
-        self.app.parked_calls.park(place.key, parked, closing);
+        self.app.parked_calls.park(place.key, parked);
         Some(rpc::result(&translation.id, &result))
     }
 }
@@ -190,7 +188,7 @@ pub(crate) struct ParkedCalls(Mutex<HashMap<u128, ParkedCall>>);
 
 struct ParkedCall {
     parked: Parked,
-    /// Removes the call when it must have ended, or at a shutdown: its client cannot come back.
+    /// Removes the call when it must have ended.
     _expiry: AbortOnDropHandle<()>,
 }
 
@@ -203,13 +201,10 @@ struct Parked {
 }
 
 impl ParkedCalls {
-    fn park(self: &Arc<Self>, key: u128, parked: Parked, closing: CancellationToken) {
+    fn park(self: &Arc<Self>, key: u128, parked: Parked) {
         let (calls, until) = (Arc::downgrade(self), parked.call.until);
         let expiry = AbortOnDropHandle::new(tokio::spawn(async move {
-            tokio::select! {
-                () = sleep_until(until) => {}
-                () = closing.cancelled() => {}
-            }
+            sleep_until(until).await;
             drop(Weak::upgrade(&calls).and_then(|calls| calls.take(key)));
         }));
         self.0.lock().insert(key, ParkedCall { parked, _expiry: expiry });
