@@ -36,8 +36,8 @@ impl Call {
         if may { Ok(()) } else { Err(self.skill_held(uri)) }
     }
 
-    /// Refuses a manifest that is not the approved one, and has the server's skills listed again, so
-    /// that the operator hears of it.
+    /// Refuses a manifest that is not the approved one. The server's skills are listed again then,
+    /// so that the operator hears of it.
     pub(super) fn unless_manifest_differs(
         &self,
         ready: &Ready,

@@ -21,7 +21,7 @@ pub fn with(ask: Ask) -> Ask {
     ask.meta(CLIENT_CAPABILITIES, able())
 }
 
-/// The same request, with the answer.
+/// Adds the answer to a request that is sent again.
 pub fn answered(ask: Ask, state: &str, answer: Value) -> Ask {
     with(ask).param("requestState", state).param("inputResponses", json!({"question": answer}))
 }
@@ -107,7 +107,10 @@ async fn a_parked_call_is_answered_once_by_its_own_tenant_and_request() {
 async fn callers_that_cannot_be_asked_are_not_asked() {
     let gateway = sessionless().await;
     let a = gateway.as_tenant("a").await;
-    let asks = |method: &str, params: Value| json!({"question": {"id": 1, "method": method, "params": params}});
+    let asks = |method: &str, params: Value| {
+        let question = json!({"id": 1, "method": method, "params": params});
+        json!({"question": question})
+    };
     let form = asks("elicitation/create", json!({"message": "?"}));
     let refusal = |answer: &Value| {
         let answer: Value = serde_json::from_str(answer.as_str().unwrap()).unwrap();
