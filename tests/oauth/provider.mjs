@@ -1,12 +1,16 @@
 // An authorization server (node-oidc-provider). Two clients get tokens of their own; people sign in
 // to it under any name (its development pages), and clients register themselves.
-// provider.mjs PORT RESOURCE JWK FILE: prints a line for each token, and writes its value to FILE.
+// Two grants are added: of a person who has a token for the gateway, and the exchange of that one.
+// provider.mjs PORT RESOURCE GATEWAY JWK FILE: prints a line for each token, and writes its value to FILE.
 import { appendFileSync } from "node:fs";
-import { Provider } from "oidc-provider";
+import { createRemoteJWKSet, jwtVerify } from "jose";
+import { Provider, errors } from "oidc-provider";
 
-const [port, resource, jwk, given] = process.argv.slice(2);
+const [port, resource, gateway, jwk, given] = process.argv.slice(2);
+const SIGN_IN = "urn:test:sign-in";
+const EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange";
 const client = {
-  grant_types: ["client_credentials"],
+  grant_types: ["client_credentials", SIGN_IN, EXCHANGE],
   redirect_uris: [],
   response_types: [],
 };
@@ -23,10 +27,11 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   ],
   scopes: ["mcp:read", "mcp:write"],
   clientAuthMethods: ["none", "client_secret_basic", "private_key_jwt"],
-  ttl: { ClientCredentials: 3, AccessToken: 3, RefreshToken: 3600, Grant: 3600, Session: 3600, Interaction: 600 },
+  ttl: { ClientCredentials: 3, AccessToken: (_ctx, token) => (token.aud === gateway ? 60 : 3), RefreshToken: 3600, Grant: 3600, Session: 3600, Interaction: 600 },
   pkce: { required: () => true },
   issueRefreshToken: async (_ctx, client) => client.grantTypeAllowed("refresh_token"),
   rotateRefreshToken: true,
+  extraTokenClaims: (_ctx, token) => token.extra,
   findAccount: (_ctx, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
   features: {
     devInteractions: { enabled: true },
@@ -37,10 +42,10 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
       enabled: true,
       useGrantedResource: () => true,
       getResourceServerInfo: (_ctx, asked) => {
-        if (asked !== resource) throw new Error(`unknown resource ${asked}`);
+        if (![resource, gateway].includes(asked)) throw new Error(`unknown resource ${asked}`);
         return {
           scope: "mcp:read mcp:write",
-          audience: resource,
+          audience: asked,
           accessTokenFormat: "jwt",
           jwt: { sign: { alg: "RS256" } },
         };
@@ -48,6 +53,32 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
     },
   },
 });
+// Gives a client a token in the name of a person, for one of the two resources.
+async function give(ctx, person, audience, extra) {
+  const token = new provider.AccessToken({ accountId: person, client: ctx.oidc.client, gty: "test", extra });
+  const info = { scope: "mcp:read mcp:write", audience, accessTokenFormat: "jwt", jwt: { sign: { alg: "RS256" } } };
+  token.resourceServer = new provider.ResourceServer(audience, info);
+  token.scope = ctx.oidc.params.scope ?? "";
+  ctx.oidc.entity("AccessToken", token);
+  const access_token = await token.save();
+  ctx.body = { access_token, token_type: "Bearer", expires_in: token.expiration, scope: token.scope };
+}
+provider.registerGrantType(SIGN_IN, (ctx) => {
+  const { person, tenant } = ctx.oidc.params;
+  return give(ctx, person, gateway, { tenant });
+}, ["person", "tenant", "scope"]);
+const own = createRemoteJWKSet(new URL(`http://127.0.0.1:${port}/jwks`));
+provider.registerGrantType(EXCHANGE, async (ctx) => {
+  const { subject_token: subject, subject_token_type: type, resource: asked } = ctx.oidc.params;
+  if (type !== "urn:ietf:params:oauth:token-type:access_token") throw new errors.InvalidRequest("another type");
+  const verified = await jwtVerify(subject, own, { issuer: `http://127.0.0.1:${port}`, audience: gateway }).catch(() => null);
+  if (!verified || asked !== resource) throw new errors.InvalidGrant("not for this client");
+  // An administrator's policy.
+  if (verified.payload.sub === "mallory") throw new errors.AccessDenied("by policy");
+  console.log(`exchanged ${verified.payload.sub}`);
+  await give(ctx, verified.payload.sub, resource, {});
+  ctx.body.issued_token_type = "urn:ietf:params:oauth:token-type:access_token";
+}, ["subject_token", "subject_token_type", "requested_token_type", "resource", "audience", "scope"]);
 provider.use(async (ctx, next) => {
   await next();
   if (ctx.path !== "/token") return;

@@ -46,7 +46,8 @@ section! {
         /// Scopes to ask for. The server may ask for more of them with a 401 or 403. With
         /// `grant = "authorization_code"` and none: those that the server's metadata name.
         scopes: Vec<String> = [], SCOPES;
-        /// Resource that the tokens are for (RFC 8707). Unset: the server's `url`.
+        /// Resource that the tokens are for (RFC 8707). Unset: the name that the server's metadata
+        /// have, if they are asked, else its `url`.
         resource: Option<String>, kind::TEXT;
         /// With `grant = "token_exchange"`: name of the server at the authorization server, sent as
         /// `audience`. Unset: `resource` alone says it.
