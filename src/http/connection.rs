@@ -189,7 +189,7 @@ impl Serving<'_> {
         tokio::select! {
             biased;
             () = connection.evicted.cancelled() => Left::Over,
-            // Next, so that GOAWAY is written also where no time is left, as after a half-sent head.
+            // Next, so that GOAWAY is written also where no time is left: after a half-sent head.
             ended = served.as_mut() => over(ended),
             () = stuck.as_mut() => Left::Over,
             () = activity.expired() => Left::Over,
