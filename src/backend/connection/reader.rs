@@ -19,9 +19,9 @@ use crate::protocol::jsonrpc::{Line, LineSplitter};
 /// this is taken for endless.
 const SKIP_LEN_MAX: usize = 256 * 1024 * 1024;
 
-/// The output nearly always ends because the process exits. Waiting this long for the exit lets
-/// callers know how it exited.
-const EXIT_WAIT: Duration = Duration::from_millis(20);
+/// The output nearly always ends because the process exits. Waiting for the exit lets callers know
+/// how it exited. That takes milliseconds; this is for a busy machine.
+const EXIT_WAIT: Duration = Duration::from_millis(500);
 
 /// More garbage than this within `GARBAGE_PERIOD` is a flood.
 const GARBAGE_LINES_MAX: usize = 10_000;
