@@ -10,7 +10,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::list_error::{ListError, refused};
+use super::list_error::ListError;
 use super::tools::Tool;
 use crate::backend::connection::{Answer, Connection};
 use crate::common::ids::ServerId;
@@ -24,6 +24,8 @@ use crate::protocol::mcp::requests::{CallMeta, Dialect};
 /// The most skills of a pinned server. Further ones are held back.
 const SKILLS_MAX: usize = 10_000;
 const URI_LEN_MAX: usize = 2048;
+/// The name of the list in errors.
+const SKILLS: &str = "skills";
 /// The file that is the skill itself, in its directory.
 const SKILL_FILE: &str = "/SKILL.md";
 const SCHEME: &str = "skill://";
@@ -89,15 +91,15 @@ impl SkillSet {
                 |id| dialect.request(id, method::SKILLS_LIST, &members, &CallMeta::default());
             let page = match connection.request(deadline, request).await? {
                 Answer::Result(page) => page,
-                Answer::Error(error) => return Err(refused(&error)),
+                Answer::Error(error) => return Err(ListError::refused(SKILLS, &error)),
             };
-            pages.count(page.len()).map_err(ListError::Endless)?;
+            pages.count(page.len()).map_err(ListError::endless(SKILLS))?;
             let len = page.len();
             let add = move || skills.with_page(&page).map(|cursor| (skills, cursor));
             (skills, cursor) = connection.offload.run_if_long(len, add).await?;
             match &cursor {
                 Some(next) if skills.in_order.len() < SKILLS_MAX => {
-                    pages.follow(next).map_err(ListError::Endless)?;
+                    pages.follow(next).map_err(ListError::endless(SKILLS))?;
                 }
                 _ => return Ok(skills),
             }
@@ -105,8 +107,8 @@ impl SkillSet {
     }
 
     fn with_page(&mut self, page: &Bytes) -> Result<Option<String>, ListError> {
-        let page: SkillsPage = serde_json::from_slice(page)
-            .map_err(|error| ListError::Malformed(error.to_string()))?;
+        let page: SkillsPage =
+            serde_json::from_slice(page).map_err(|error| ListError::malformed(SKILLS, &error))?;
         for entry in page.skills {
             let uri = uri_of(entry.get()).filter(|uri| uri.len() <= URI_LEN_MAX);
             let Some(uri) = uri.filter(|uri| !uri.contains(char::is_control)) else { continue };

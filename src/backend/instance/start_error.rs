@@ -119,8 +119,10 @@ impl From<ListError> for StartError {
             ListError::Failed(RequestError::Unreached { reason, detail }) => {
                 Self::new(&reason, &detail)
             }
-            ListError::Failed(_) | ListError::Endless(_) => Self::new(&detail, &detail),
-            _ => Self::new("its tools could not be listed", &detail),
+            ListError::Failed(_) | ListError::Endless { .. } => Self::new(&detail, &detail),
+            ListError::Refused { of, .. } | ListError::Malformed { of, .. } => {
+                Self::new(&format!("its {of} could not be listed"), &detail)
+            }
         }
     }
 }

@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use super::arguments::ArgumentsSchema;
 use super::left_out::{LeftOutTools, UsableTools};
 pub use super::list_error::ListError;
-use super::list_error::refused;
 use super::skills::SkillSet;
 use crate::backend::Environment;
 use crate::backend::connection::{Answer, Connection};
@@ -35,6 +34,8 @@ use crate::telemetry::tools::ToolMetrics;
 const TOOLS_MAX: usize = 20_000;
 /// The longest name of a tool. The specification recommends up to 128.
 const NAME_LEN_MAX: usize = 256;
+/// The name of the list in errors.
+const TOOLS: &str = "tools";
 
 /// The estimate of a call's time before the first one.
 pub const TYPICAL_TIME: Duration = Duration::from_millis(5);
@@ -214,16 +215,16 @@ impl ToolSet {
             let request = |id| dialect.tools_list(id, cursor.as_deref());
             let page = match connection.request(deadline, request).await? {
                 Answer::Result(page) => page,
-                Answer::Error(error) => return Err(refused(&error)),
+                Answer::Error(error) => return Err(ListError::refused(TOOLS, &error)),
             };
-            pages.count(page.len()).map_err(ListError::Endless)?;
+            pages.count(page.len()).map_err(ListError::endless(TOOLS))?;
             (tools, cursor) = tools.with_page(&connection.offload, page, usable).await?;
             let Some(next) = &cursor else { break };
             if tools.in_order.len() == TOOLS_MAX {
                 tools.left_out.add("all further pages", too_many());
                 break;
             }
-            pages.follow(next).map_err(ListError::Endless)?;
+            pages.follow(next).map_err(ListError::endless(TOOLS))?;
         }
         if !tools.left_out.is_empty() {
             let (count, names) = (tools.left_out.len(), tools.left_out.to_string());
@@ -328,7 +329,7 @@ impl ToolSet {
         let add_page = move || {
             self.caching = self.caching.and(Caching::of(&String::from_utf8_lossy(&page)));
             let page: ToolsPage = serde_json::from_slice(&page)
-                .map_err(|error| ListError::Malformed(error.to_string()))?;
+                .map_err(|error| ListError::malformed(TOOLS, &error))?;
             for definition in page.tools {
                 self.add(definition, usable);
             }

@@ -2,7 +2,7 @@
 //!
 //! All connections to a server share one [`TokenSource`]; with a grant of each tenant, those of one
 //! tenant. A token is kept until shortly before its end. One request renews it for all callers.
-//! Where each caller has tokens of its own, [`callers`] has a source for each.
+//! [`callers`] has a source for each caller, where callers have tokens of their own.
 
 mod callers;
 mod token;

@@ -82,17 +82,34 @@ pub(crate) struct OpenCall {
 /// The outcome of a call, until somebody takes it.
 #[derive(Default)]
 struct Ended {
-    outcome: Mutex<Option<Outcome>>,
-    /// Whether the call has an outcome, even if it was taken.
-    is_over: Mutex<bool>,
+    progress: Mutex<Progress>,
     changed: Notify,
+}
+
+#[derive(Default)]
+enum Progress {
+    #[default]
+    Runs,
+    Over(Outcome),
+    /// Over, and somebody has the outcome.
+    Taken,
 }
 
 impl Ended {
     fn set(&self, outcome: Outcome) {
-        *self.outcome.lock() = Some(outcome);
-        *self.is_over.lock() = true;
+        *self.progress.lock() = Progress::Over(outcome);
         self.changed.notify_one();
+    }
+
+    fn take(&self) -> Option<Outcome> {
+        let mut progress = self.progress.lock();
+        match std::mem::replace(&mut *progress, Progress::Taken) {
+            Progress::Over(outcome) => Some(outcome),
+            before => {
+                *progress = before;
+                None
+            }
+        }
     }
 }
 
@@ -102,7 +119,7 @@ impl OpenCall {
         let wait = async {
             loop {
                 let changed = self.ended.changed.notified();
-                if let Some(outcome) = self.ended.outcome.lock().take() {
+                if let Some(outcome) = self.ended.take() {
                     return outcome;
                 }
                 changed.await;
@@ -119,7 +136,7 @@ impl OpenCall {
     }
 
     fn is_over(&self) -> bool {
-        *self.ended.is_over.lock()
+        !matches!(*self.ended.progress.lock(), Progress::Runs)
     }
 }
 
