@@ -5,7 +5,11 @@ use bytes::Bytes;
 use crate::backend::connection::RequestError;
 use crate::protocol::jsonrpc::envelope::ErrorObject;
 
-/// Why `tools` or `skills` (`of`) could not be listed.
+/// The names of lists in errors.
+pub(super) const TOOLS: &str = "tools";
+pub(super) const SKILLS: &str = "skills";
+
+/// Why a list (`of`) could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     #[error(transparent)]
@@ -43,7 +47,7 @@ mod tests {
     #[test]
     fn an_error_names_its_list() {
         let error = Bytes::from_static(br#"{"code":-1,"message":"no"}"#);
-        for of in ["tools", "skills"] {
+        for of in [TOOLS, SKILLS] {
             let says = ListError::refused(of, &error).to_string();
             assert_eq!(says, format!("it answered `{of}/list` with an error: no (code -1)"));
         }

@@ -10,7 +10,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::list_error::ListError;
+use super::list_error::{ListError, SKILLS};
 use super::tools::Tool;
 use crate::backend::connection::{Answer, Connection};
 use crate::common::ids::ServerId;
@@ -24,8 +24,6 @@ use crate::protocol::mcp::requests::{CallMeta, Dialect};
 /// The most skills of a pinned server. Further ones are held back.
 const SKILLS_MAX: usize = 10_000;
 const URI_LEN_MAX: usize = 2048;
-/// The name of the list in errors.
-const SKILLS: &str = "skills";
 /// The file that is the skill itself, in its directory.
 const SKILL_FILE: &str = "/SKILL.md";
 const SCHEME: &str = "skill://";

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::arguments::ArgumentsSchema;
 use super::left_out::{LeftOutTools, UsableTools};
 pub use super::list_error::ListError;
+use super::list_error::TOOLS;
 use super::skills::SkillSet;
 use crate::backend::Environment;
 use crate::backend::connection::{Answer, Connection};
@@ -34,8 +35,6 @@ use crate::telemetry::tools::ToolMetrics;
 const TOOLS_MAX: usize = 20_000;
 /// The longest name of a tool. The specification recommends up to 128.
 const NAME_LEN_MAX: usize = 256;
-/// The name of the list in errors.
-const TOOLS: &str = "tools";
 
 /// The estimate of a call's time before the first one.
 pub const TYPICAL_TIME: Duration = Duration::from_millis(5);
